@@ -1,0 +1,224 @@
+#pragma once
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuttle/ops.hpp"
+
+namespace cuttle::nn {
+
+struct NamedTensor {
+  std::string name;  ///< PyTorch's dotted path: "layer1.0.conv1.weight"
+  Tensor tensor;
+};
+
+/// A node of the model tree. Children and parameters are members of the derived class, registered by name in its
+/// constructor; so a module neither copies nor moves.
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  virtual Tensor forward(const Tensor& x) = 0;
+  /// forward(), shown to the observer of this thread if there is one.
+  Tensor operator()(const Tensor& x);
+
+  std::vector<Tensor> parameters() const;
+  std::vector<NamedTensor> named_parameters() const;  ///< in registration order
+  std::vector<NamedTensor> named_buffers() const;     ///< running statistics
+  std::vector<NamedTensor> state() const;             ///< parameters and buffers in PyTorch's state_dict order
+  std::vector<std::pair<std::string, Module*>> named_modules();  ///< itself ("") and all below, depth first
+
+  void train(bool training = true);
+  void eval() { train(false); }
+  bool training() const { return training_; }
+  void to(Device device);
+  void to(Layout layout);  ///< of 4-D parameters
+  void to(DType dtype);    ///< of floating parameters and buffers
+  void zero_grad();
+  virtual std::string kind() const { return "Module"; }  ///< "Conv2d", "BatchNorm2d"...
+
+ protected:
+  void add(std::string name, Module& child);
+  void add_parameter(std::string name, Tensor& parameter);
+  void add_buffer(std::string name, Tensor& buffer);
+
+ private:
+  std::vector<std::pair<std::string, Module*>> children_;
+  std::vector<std::pair<std::string, Tensor*>> parameters_, buffers_;
+  bool training_ = true;
+};
+
+/// Called after each module's forward with the module and its output, inner modules first.
+using Observer = std::function<void(Module&, const Tensor& output)>;
+/// Observes the modules that run in this thread while it lives.
+class ObserverScope {
+ public:
+  explicit ObserverScope(Observer observer);
+  ~ObserverScope();
+  ObserverScope(const ObserverScope&) = delete;
+  ObserverScope& operator=(const ObserverScope&) = delete;
+
+ private:
+  Observer mine_;
+  Observer* before_;
+};
+
+/// Owns its children and runs them in order; they are named "0", "1"...
+class Sequential : public Module {
+ public:
+  Sequential() = default;
+  template <class... Modules>
+    requires(std::derived_from<Modules, Module> && ...)
+  explicit Sequential(std::unique_ptr<Modules>... modules) {
+    (push_back(std::move(modules)), ...);
+  }
+  Sequential& push_back(std::unique_ptr<Module> module);
+  /// push_back(make_unique<M>(arguments...)), returning the new module.
+  template <class M, class... Arguments> M& emplace(Arguments&&... arguments) {
+    auto module = std::make_unique<M>(std::forward<Arguments>(arguments)...);
+    M& result = *module;
+    push_back(std::move(module));
+    return result;
+  }
+  std::size_t size() const { return owned_.size(); }
+  Module& operator[](std::size_t i) { return *owned_.at(i); }
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "Sequential"; }
+
+ private:
+  std::vector<std::unique_ptr<Module>> owned_;
+};
+
+struct Conv2dModuleOptions {
+  Size2 kernel = 1, stride = 1, padding = 0, dilation = 1;
+  std::int64_t groups = 1;
+  bool bias = true;
+};
+/// weight[out, in/groups, R, S], bias[out]; PyTorch's default initialisation (Kaiming uniform, a = sqrt 5).
+class Conv2d : public Module {
+ public:
+  Conv2d(std::int64_t in, std::int64_t out, Conv2dModuleOptions options);
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "Conv2d"; }
+  const Conv2dModuleOptions& options() const { return options_; }
+  Tensor weight, bias;
+
+ private:
+  Conv2dModuleOptions options_;
+};
+
+struct LinearOptions {
+  bool bias = true;
+};
+/// weight[out, in], bias[out]; PyTorch's default initialisation.
+class Linear : public Module {
+ public:
+  Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "Linear"; }
+  Tensor weight, bias;
+};
+
+struct BatchNorm2dModuleOptions {
+  double eps = 1e-5;
+  double momentum = 0.1;
+};
+/// weight = 1, bias = 0, running_mean = 0, running_var = 1 (f32[channels]), num_batches_tracked i64 scalar.
+class BatchNorm2d : public Module {
+ public:
+  explicit BatchNorm2d(std::int64_t channels, BatchNorm2dModuleOptions options = {});
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "BatchNorm2d"; }
+  Tensor weight, bias, running_mean, running_var, num_batches_tracked;
+
+ private:
+  BatchNorm2dModuleOptions options_;
+};
+
+struct ReLUOptions {
+  bool inplace = false;
+};
+class ReLU : public Module {
+ public:
+  explicit ReLU(ReLUOptions options = {}) : options_(options) {}
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "ReLU"; }
+
+ private:
+  ReLUOptions options_;
+};
+
+class Dropout : public Module {
+ public:
+  explicit Dropout(double p = 0.5);
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "Dropout"; }
+
+ private:
+  double p_;
+};
+
+class MaxPool2d : public Module {
+ public:
+  explicit MaxPool2d(Pool2dOptions options) : options_(options) {}
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "MaxPool2d"; }
+
+ private:
+  Pool2dOptions options_;
+};
+
+class AvgPool2d : public Module {
+ public:
+  explicit AvgPool2d(Pool2dOptions options) : options_(options) {}
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "AvgPool2d"; }
+
+ private:
+  Pool2dOptions options_;
+};
+
+class AdaptiveAvgPool2d : public Module {
+ public:
+  explicit AdaptiveAvgPool2d(Size2 output) : output_(output) {}
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "AdaptiveAvgPool2d"; }
+
+ private:
+  Size2 output_;
+};
+
+class Flatten : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "Flatten"; }
+};
+
+/// Passes its input on: torchvision's way to leave a layer out.
+class Identity : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return x; }
+  std::string kind() const override { return "Identity"; }
+};
+
+/// Initialisers, in place, from init_generator(), as torch.nn.init. Fan-in of [K,C,R,S] is C*R*S, fan-out K*R*S.
+namespace init {
+enum class Fan : std::uint8_t { in, out };
+void uniform_(Tensor t, double low, double high);
+void normal_(Tensor t, double mean, double stddev);
+void constant_(Tensor t, double value);
+void kaiming_uniform_(Tensor t, double negative_slope = 0, Fan fan = Fan::in);
+void kaiming_normal_(Tensor t, double negative_slope = 0, Fan fan = Fan::in);
+}  // namespace init
+
+/// Copies tensors into the module by name, converting dtype, layout and device. Throws CheckpointError listing
+/// missing, unexpected and mis-shaped names; nothing is changed then.
+void load_state(Module& module, const std::vector<NamedTensor>& tensors);
+
+}  // namespace cuttle::nn

@@ -1,0 +1,156 @@
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuttle/error.hpp"
+#include "cuttle/memory.hpp"
+#include "cuttle/ops.hpp"
+#include "cuttle/philox.hpp"
+#include "cuttle/tensor.hpp"
+
+/// The only contract between ops and backends. Ops check every argument, allocate every output and then call a slot;
+/// a backend fills the slots it has. Kernels may assume: shapes, dtypes, layouts and devices agree; outputs are
+/// allocated and dense; all 4-D tensors of a call have one layout; numel() > 0 for the main output.
+namespace cuttle {
+
+/// A named function pointer; calling an empty one says which kernel is missing where.
+template <class Signature> struct Slot;
+template <class... Args> struct Slot<void(Args...)> {
+  const char* name;
+  void (*run)(Args...) = nullptr;
+  Slot& operator=(void (*kernel)(Args...)) {
+    run = kernel;
+    return *this;
+  }
+  void operator()(Args... args) const {
+    if (!run) throw DeviceError(std::string("no kernel '") + name + "' on this device", "run with --device cpu");
+    run(args...);
+  }
+};
+
+using Tensors = std::span<const Tensor>;
+
+/// "accumulate": the output already holds a gradient and the kernel adds to it (beta = 1), else it overwrites.
+struct Kernels {
+  // Elementwise. `convert` changes dtype and layout of equal logical shapes on one device.
+  Slot<void(const Tensor& out, double value)> fill{"fill"};
+  Slot<void(const Tensor& in, const Tensor& out)> convert{"convert"};
+  Slot<void(const Tensor& out, PhiloxKey, double low, double high)> uniform{"uniform"};
+  Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
+  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};  // out may be a
+  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};  // out may be x
+  Slot<void(const Tensor& x, const Tensor& out)> relu{"relu"};                    // out may be x
+  Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx)> relu_backward{"relu_backward"};  // dx may be dy
+  /// Element i (memory order) is kept iff philox_uniform(word i%4 of counter offset + i/4) >= p. Its own backward.
+  Slot<void(const Tensor& x, double p, PhiloxKey, const Tensor& out)> dropout{"dropout"};
+  Slot<void(const Tensor& x, const Tensor& out)> sum{"sum"};  // scalar out
+  Slot<void(const Tensor& x, const Tensor& out)> non_finite_count{"non_finite_count"};  // i64 scalar
+  Slot<void(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& out)> normalize_images{
+      "normalize_images"};
+
+  // Convolution. bias may be undefined.
+  Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions&, const Tensor& y)> conv2d{
+      "conv2d"};
+  Slot<void(const Tensor& dy, const Tensor& w, const Conv2dOptions&, const Tensor& dx)> conv2d_backward_data{
+      "conv2d_backward_data"};
+  Slot<void(const Tensor& dy, const Tensor& x, const Conv2dOptions&, const Tensor& dw, bool accumulate)>
+      conv2d_backward_filter{"conv2d_backward_filter"};
+  /// Sum over all but the channel dimension: dy[N,K,P,Q] or [M,K] -> [K].
+  Slot<void(const Tensor& dy, const Tensor& db, bool accumulate)> bias_backward{"bias_backward"};
+
+  // Linear: x[M,I], w[O,I], y[M,O].
+  Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y)> linear{"linear"};
+  Slot<void(const Tensor& dy, const Tensor& w, const Tensor& dx)> linear_backward_data{"linear_backward_data"};
+  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate)> linear_backward_weight{
+      "linear_backward_weight"};
+
+  // Pooling. `argmax` holds for each output the index r*S+s of the winner in its window (the first of equals): u8 if
+  // the window has at most 256 places, else i32. Options are resolved (stride set).
+  Slot<void(const Tensor& x, const Pool2dOptions&, const Tensor& y, const Tensor& argmax)> max_pool2d{"max_pool2d"};
+  Slot<void(const Tensor& dy, const Tensor& argmax, const Pool2dOptions&, const Tensor& dx)> max_pool2d_backward{
+      "max_pool2d_backward"};
+  Slot<void(const Tensor& x, const Pool2dOptions&, const Tensor& y)> avg_pool2d{"avg_pool2d"};
+  Slot<void(const Tensor& dy, const Pool2dOptions&, const Tensor& dx)> avg_pool2d_backward{"avg_pool2d_backward"};
+  Slot<void(const Tensor& x, const Tensor& y)> adaptive_avg_pool2d{"adaptive_avg_pool2d"};
+  Slot<void(const Tensor& dy, const Tensor& dx)> adaptive_avg_pool2d_backward{"adaptive_avg_pool2d_backward"};
+
+  // Batch norm. weight, bias, running_* may be undefined; mean and inv_std f32[C] (f64 where x is f64) are outputs of
+  // the forward in training and inputs of the backward. d_weight and d_bias may be undefined; they are overwritten.
+  Slot<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+            const Tensor& running_var, const BatchNorm2dOptions&, const Tensor& y, const Tensor& mean,
+            const Tensor& inv_std)>
+      batch_norm_train{"batch_norm_train"};
+  Slot<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+            const Tensor& running_var, double eps, const Tensor& y)>
+      batch_norm_eval{"batch_norm_eval"};
+  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& inv_std,
+            const Tensor& dx, const Tensor& d_weight, const Tensor& d_bias)>
+      batch_norm_train_backward{"batch_norm_train_backward"};
+  /// Of batch_norm_eval: mean and inv_std are constants. dx, d_weight, d_bias may each be undefined.
+  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& running_mean,
+            const Tensor& running_var, double eps, const Tensor& dx, const Tensor& d_weight, const Tensor& d_bias)>
+      batch_norm_eval_backward{"batch_norm_eval_backward"};
+
+  // Classification, x[N,K]. Targets are i64[N]; the CPU kernels throw DataError on one outside [0,K).
+  Slot<void(const Tensor& x, const Tensor& y)> log_softmax{"log_softmax"};
+  Slot<void(const Tensor& dy, const Tensor& y, const Tensor& dx)> log_softmax_backward{"log_softmax_backward"};
+  Slot<void(const Tensor& x, const Tensor& y)> softmax{"softmax"};
+  Slot<void(const Tensor& dy, const Tensor& y, const Tensor& dx)> softmax_backward{"softmax_backward"};
+  /// loss: scalar (mean or sum); log_sum_exp[N] is kept for the backward.
+  Slot<void(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions&, const Tensor& loss,
+            const Tensor& log_sum_exp)>
+      cross_entropy{"cross_entropy"};
+  Slot<void(const Tensor& d_loss, const Tensor& logits, const Tensor& targets, const Tensor& log_sum_exp,
+            const CrossEntropyOptions&, const Tensor& d_logits)>
+      cross_entropy_backward{"cross_entropy_backward"};
+  Slot<void(const Tensor& logits, const Tensor& targets, const Tensor& out)> correct_count{"correct_count"};
+
+  // Optimizers: one call for the whole model. Scalars that change between steps are tensors on the device, so that a
+  // captured step reads their current value.
+  struct SgdHyper {
+    double momentum, dampening;
+    bool nesterov;
+  };
+  /// g = grad + decay[i]*param; buffer = momentum*buffer + (1-dampening)*g (buffer = g where step == 1);
+  /// param -= lr * (nesterov ? g + momentum*buffer : buffer). lr: f32 scalar; step: i64 scalar, already counted.
+  /// buffers is empty where momentum is 0.
+  Slot<void(Tensors params, Tensors grads, Tensors buffers, std::span<const double> decay, const SgdHyper&,
+            const Tensor& lr, const Tensor& step)>
+      sgd_step{"sgd_step"};
+  struct AdamWHyper {
+    double beta1, beta2, eps;
+  };
+  /// Loshchilov & Hutter, decoupled decay; step (i64 scalar, already counted) gives the bias correction.
+  Slot<void(Tensors params, Tensors grads, Tensors exp_avg, Tensors exp_avg_sq, std::span<const double> decay,
+            const AdamWHyper&, const Tensor& lr, const Tensor& step)>
+      adamw_step{"adamw_step"};
+  /// Adds one to an i64 scalar.
+  Slot<void(const Tensor& counter)> increment{"increment"};
+  /// sqrt of the sum of squares of all elements of all tensors -> f32 scalar.
+  Slot<void(Tensors tensors, const Tensor& norm)> global_norm{"global_norm"};
+  /// tensor *= min(1, max_norm / (norm + 1e-6)) for each, norm read on the device.
+  Slot<void(Tensors tensors, const Tensor& norm, double max_norm)> clip_by_norm{"clip_by_norm"};
+};
+
+/// One kind of device.
+struct Backend {
+  Kernels kernels;
+  std::vector<DeviceInfo> (*devices)() = nullptr;
+  std::unique_ptr<memory::MemorySource> (*make_source)(int index) = nullptr;
+  void (*synchronize)(int index) = nullptr;
+  /// Bytes between host and this device or within it; ordered with the device's stream.
+  void (*copy)(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) = nullptr;
+};
+
+/// The backend of a kind, registered on first use. Throws DeviceError saying why where there is none.
+Backend& backend(DeviceKind kind);
+inline const Kernels& kernels(const Tensor& t) { return backend(t.device().kind).kernels; }
+
+void register_cpu(Backend& backend);
+/// Returns why there is no CUDA, or an empty string. cuda/ defines it; src/no_cuda.cpp does where that is not built.
+std::string register_cuda(Backend& backend);
+
+}  // namespace cuttle
