@@ -17,7 +17,7 @@ enum class Split : std::uint8_t { train, test };
 /// Labelled images of one size, u8 N,H,W,C in one piece of host memory (not from the allocator: it is input, not
 /// working memory).
 struct ImageSet {
-  std::string name;                  ///< "mnist"
+  std::string name;  ///< "mnist"
   std::int64_t channels = 1, height = 0, width = 0;
   std::vector<std::uint8_t> pixels;  ///< N*H*W*C
   std::vector<std::int64_t> labels;  ///< N, each in [0, classes)
@@ -99,13 +99,16 @@ class Loader {
   void set_next_epoch(std::int64_t epoch) { epoch_ = epoch; }
 
  private:
-  class Prefetcher;
   struct HostBatch;
-  HostBatch start(std::int64_t epoch, std::int64_t b) const;
+  struct Prefetch;
+  const std::vector<std::int64_t>& order(std::int64_t epoch) const;
+  HostBatch allocate(std::int64_t epoch, std::int64_t b) const;
+  std::function<void()> gathering(const HostBatch& batch) const;
+  HostBatch take(std::int64_t epoch, std::int64_t b) const;
 
   const ImageSet* set_;
   LoaderOptions options_;
-  std::unique_ptr<Prefetcher> prefetcher_;
+  std::unique_ptr<Prefetch> prefetch_;
   std::int64_t epoch_ = 0;
   mutable std::int64_t order_epoch_ = -1;
   mutable std::vector<std::int64_t> order_;
@@ -124,7 +127,8 @@ Picture read_picture(const std::string& file);
 /// with a triangle filter that widens with the reduction, so that it does not alias.
 Picture convert_picture(const Picture& picture, std::int64_t channels, std::int64_t height, std::int64_t width);
 /// Normalised f32[1,C,H,W] of a converted picture.
-Tensor to_tensor(const Picture& picture, std::span<const float> mean, std::span<const float> stddev, Device device = kCpu);
+Tensor to_tensor(const Picture& picture, std::span<const float> mean, std::span<const float> stddev,
+                 Device device = kCpu);
 std::vector<std::uint8_t> encode_png(const Picture& picture);
 
 }  // namespace cuttle::data
