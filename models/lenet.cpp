@@ -11,8 +11,9 @@ namespace {
 /// Two poolings quarter the image; fc1 needs to know what is left.
 std::int64_t quarter(std::int64_t size) {
   if (size < 4) {
-    throw ShapeError(fmt::format("lenet: images of {0}x{0} are too small: after two poolings by 2 nothing is left", size),
-                     "take images of at least 4x4");
+    throw ShapeError(
+        fmt::format("lenet: images of {0}x{0} are too small: after two poolings by 2 nothing is left", size),
+        "take images of at least 4x4");
   }
   return size / 4;
 }

@@ -102,8 +102,7 @@ nn::Conv2dModuleOptions stem_options(Stem stem) {
   return {.kernel = 7, .stride = 2, .padding = 3, .bias = false};
 }
 
-template <class Block>
-class ResNet : public Module {
+template <class Block> class ResNet : public Module {
  public:
   ResNet(std::array<int, 4> blocks, Stem stem, std::int64_t channels, std::int64_t classes)
       : stem_(stem), conv1_(channels, 64, stem_options(stem)), bn1_(64), fc_(512 * Block::kExpansion, classes) {

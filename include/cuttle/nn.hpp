@@ -46,8 +46,10 @@ class Module {
   /// where something changes.
   void to(Device device);
   void to(Layout layout);  ///< of 4-D parameters and buffers
-  void to(DType dtype);    ///< of floating parameters and buffers; throws DtypeError if dtype is not floating
-  void zero_grad();        ///< drops the gradients
+  /// Of floating parameters and buffers, though norms stay in f32 for 16-bit types. Throws DtypeError if dtype is not
+  /// floating.
+  void to(DType dtype);
+  void zero_grad();                                      ///< drops the gradients
   virtual std::string kind() const { return "Module"; }  ///< "Conv2d", "BatchNorm2d"...
 
  protected:
@@ -56,13 +58,14 @@ class Module {
   void add(std::string name, Module& child);
   void add_parameter(std::string name, Tensor& parameter);
   void add_buffer(std::string name, Tensor& buffer);
+  /// What this module's own tensors are kept in when the model computes in `compute`.
+  virtual DType tensor_dtype(DType compute) const { return compute; }
 
  private:
-  template <class M, class Visit>
-  static void visit(M& module, const std::string& prefix, const Visit& visitor);
+  template <class M, class Visit> static void visit(M& module, const std::string& prefix, const Visit& visitor);
   void check_name(const std::string& name) const;
-  template <class Convert>
-  void replace_tensors(const Convert& convert);
+  /// Sets each tensor of the tree to convert(owner, tensor).
+  template <class Convert> void replace_tensors(const Convert& convert);
 
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<std::pair<std::string, Tensor*>> parameters_, buffers_;
@@ -89,8 +92,7 @@ class Sequential : public Module {
  public:
   Sequential() = default;
   template <class... Modules>
-    requires(std::derived_from<Modules, Module> && ...)
-  explicit Sequential(std::unique_ptr<Modules>... modules) {
+  requires(std::derived_from<Modules, Module>&&...) explicit Sequential(std::unique_ptr<Modules>... modules) {
     (push_back(std::move(modules)), ...);
   }
   Sequential& push_back(std::unique_ptr<Module> module);
@@ -153,6 +155,10 @@ class BatchNorm2d : public Module {
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "BatchNorm2d"; }
   Tensor weight, bias, running_mean, running_var, num_batches_tracked;
+
+ protected:
+  /// Statistics need the range and precision of f32.
+  DType tensor_dtype(DType compute) const override { return compute == DType::f64 ? DType::f64 : DType::f32; }
 
  private:
   BatchNorm2dModuleOptions options_;

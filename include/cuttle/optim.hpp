@@ -26,8 +26,9 @@ class Optimizer {
   void set_lr(double lr);                        ///< throws UsageError unless finite and >= 0
   std::int64_t steps() const { return steps_; }  ///< calls of step() so far
   const std::vector<Tensor>& parameters() const { return params_; }
-  /// Copies of the state, to save: "step" (i64 scalar), "updates" (i64[parameters], how often each was updated), and for each
-  /// parameter i that was, "momentum.i" (or "exp_avg.i", "exp_avg_sq.i"). Options and learning rate are the caller's.
+  /// Copies of the state, to save: "step" (i64 scalar), "updates" (i64[parameters], how often each was updated), and
+  /// for each parameter i that was, "momentum.i" (or "exp_avg.i", "exp_avg_sq.i"). Options and learning rate are the
+  /// caller's.
   std::vector<nn::NamedTensor> state() const;
   /// Throws CheckpointError listing names and shapes that do not fit; nothing is changed then.
   void load_state(const std::vector<nn::NamedTensor>& state);
@@ -121,9 +122,10 @@ class Schedule {
   static Schedule step(double lr, std::int64_t period, double gamma = 0.1);
   /// From lr to min_lr along half a cosine over `steps`: CosineAnnealingLR.
   static Schedule cosine(double lr, std::int64_t steps, double min_lr = 0);
-  /// OneCycleLR with cosine annealing: from max_lr/div up to max_lr over the first `rise` (a fraction) of steps, down to
-  /// max_lr/div/final_div.
-  static Schedule one_cycle(double max_lr, std::int64_t steps, double rise = 0.3, double div = 25, double final_div = 1e4);
+  /// OneCycleLR with cosine annealing: from max_lr/div up to max_lr over the first `rise` (a fraction) of steps, down
+  /// to max_lr/div/final_div.
+  static Schedule one_cycle(double max_lr, std::int64_t steps, double rise = 0.3, double div = 25,
+                            double final_div = 1e4);
   /// The same preceded by a linear rise over `steps` (0: none) from start_factor times its first rate to that rate; the
   /// rest is shifted by as much.
   Schedule with_warmup(std::int64_t steps, double start_factor = 0.01) const;
@@ -135,11 +137,11 @@ class Schedule {
   double one_cycle_rate(std::int64_t t) const;
 
   Kind kind_ = Kind::constant;
-  double lr_ = 0;                     ///< of one_cycle the highest
-  std::int64_t period_ = 1;           ///< length of the schedule; of `step` one stair
-  double gamma_ = 1;                  ///< step
-  double first_lr_ = 0, last_lr_ = 0; ///< one_cycle, cosine
-  double rise_ = 0;                   ///< one_cycle
+  double lr_ = 0;                      ///< of one_cycle the highest
+  std::int64_t period_ = 1;            ///< length of the schedule; of `step` one stair
+  double gamma_ = 1;                   ///< step
+  double first_lr_ = 0, last_lr_ = 0;  ///< one_cycle, cosine
+  double rise_ = 0;                    ///< one_cycle
   std::int64_t warmup_ = 0;
   double warmup_factor_ = 1;
 };

@@ -22,8 +22,8 @@ void require_at_least(std::int64_t least, Size2 value, const std::string& layer,
 
 void require_whole_groups(std::int64_t channels, std::int64_t groups, const std::string& layer, const char* what) {
   if (channels % groups == 0) return;
-  throw ShapeError(fmt::format("{}: {} {} channels do not divide into {} groups: {} = {}*{} + {}", layer, channels, what,
-                               groups, channels, groups, channels / groups, channels % groups),
+  throw ShapeError(fmt::format("{}: {} {} channels do not divide into {} groups: {} = {}*{} + {}", layer, channels,
+                               what, groups, channels, groups, channels / groups, channels % groups),
                    "take a number of groups that divides the channels on both sides");
 }
 
@@ -74,9 +74,11 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, Conv2dModuleOptions options) :
 }
 
 Tensor Conv2d::forward(const Tensor& x) {
-  return conv2d(
-      x, weight, bias,
-      {.stride = options_.stride, .padding = options_.padding, .dilation = options_.dilation, .groups = options_.groups});
+  return conv2d(x, weight, bias,
+                {.stride = options_.stride,
+                 .padding = options_.padding,
+                 .dilation = options_.dilation,
+                 .groups = options_.groups});
 }
 
 Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) {

@@ -33,8 +33,7 @@ Tensor Module::operator()(const Tensor& x) {
 }
 
 /// The prefix of a module's tensors is its path with a dot behind it, empty for the root.
-template <class M, class Visit>
-void Module::visit(M& module, const std::string& prefix, const Visit& visitor) {
+template <class M, class Visit> void Module::visit(M& module, const std::string& prefix, const Visit& visitor) {
   visitor(prefix, module);
   for (const auto& [name, child] : module.children_) visit<M>(*child, prefix + name + ".", visitor);
 }
@@ -78,21 +77,24 @@ void Module::train(bool training) {
   visit(*this, "", [&](const std::string&, Module& m) { m.training_ = training; });
 }
 
-template <class Convert>
-void Module::replace_tensors(const Convert& convert) {
+template <class Convert> void Module::replace_tensors(const Convert& convert) {
   const NoGrad no_grad;
-  for (NamedTensor& t : state()) {
-    const Tensor converted = convert(t.tensor);
-    if (converted.shared() != t.tensor.shared()) t.tensor.set_data(converted);
-  }
+  visit(*this, "", [&](const std::string&, Module& m) {
+    for (const auto* list : {&m.parameters_, &m.buffers_}) {
+      for (const auto& [name, tensor] : *list) {
+        const Tensor converted = convert(m, *tensor);
+        if (converted.shared() != tensor->shared()) tensor->set_data(converted);
+      }
+    }
+  });
 }
 
 void Module::to(Device device) {
-  replace_tensors([&](const Tensor& t) { return t.to(device); });
+  replace_tensors([&](const Module&, const Tensor& t) { return t.to(device); });
 }
 
 void Module::to(Layout layout) {
-  replace_tensors([&](const Tensor& t) { return t.rank() == 4 ? t.to(layout) : t; });
+  replace_tensors([&](const Module&, const Tensor& t) { return t.rank() == 4 ? t.to(layout) : t; });
 }
 
 void Module::to(DType dtype) {
@@ -100,7 +102,9 @@ void Module::to(DType dtype) {
     throw DtypeError(fmt::format("a module cannot compute in {}, which is not a floating dtype", name_of(dtype)),
                      "floating dtypes are f32, f64, f16 and bf16");
   }
-  replace_tensors([&](const Tensor& t) { return is_floating(t.dtype()) ? t.to(dtype) : t; });
+  replace_tensors([&](const Module& owner, const Tensor& t) {
+    return is_floating(t.dtype()) ? t.to(owner.tensor_dtype(dtype)) : t;
+  });
 }
 
 void Module::zero_grad() {

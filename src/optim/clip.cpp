@@ -21,8 +21,9 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
   const Tensor norm = Tensor::empty({}, {.device = grads.front().device()});
   for (const Tensor& g : grads) {
     if (g.device() != norm.device()) {
-      throw DeviceError(fmt::format("clip_grad_norm_: gradients lie on {} and {}", norm.device().str(), g.device().str()),
-                        "move the whole model with model.to(device)");
+      throw DeviceError(
+          fmt::format("clip_grad_norm_: gradients lie on {} and {}", norm.device().str(), g.device().str()),
+          "move the whole model with model.to(device)");
     }
   }
   kernels(norm).global_norm(grads, norm);

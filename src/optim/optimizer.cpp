@@ -73,12 +73,13 @@ void Optimizer::zero_grad() {
 void Optimizer::check_gradients() const {
   for (const Tensor& p : params_) {
     if (p.device() != params_.front().device()) {
-      throw DeviceError(fmt::format("{}: parameters lie on {} and {}", name_, params_.front().device().str(),
-                                    p.device().str()),
-                        "move the whole model with model.to(device)");
+      throw DeviceError(
+          fmt::format("{}: parameters lie on {} and {}", name_, params_.front().device().str(), p.device().str()),
+          "move the whole model with model.to(device)");
     }
     if (const Tensor g = p.grad(); g.defined() && g.dtype() != p.dtype()) {
-      throw DtypeError(fmt::format("{}: the gradient {} of the parameter {} is of another dtype", name_, g.str(), p.str()));
+      throw DtypeError(
+          fmt::format("{}: the gradient {} of the parameter {} is of another dtype", name_, g.str(), p.str()));
     }
   }
 }
@@ -99,8 +100,8 @@ void Optimizer::split_cohorts() {
   const std::size_t count = cohorts_.size();
   for (std::size_t c = 0; c < count; ++c) {
     std::vector<std::size_t>& members = cohorts_[c].members;
-    const auto behind = std::stable_partition(members.begin(), members.end(),
-                                              [&](std::size_t i) { return has_gradient(params_[i]); });
+    const auto behind =
+        std::stable_partition(members.begin(), members.end(), [&](std::size_t i) { return has_gradient(params_[i]); });
     if (behind == members.begin() || behind == members.end()) continue;
     Cohort late{{behind, members.end()}, cohorts_[c].step.clone()};
     members.erase(behind, members.end());

@@ -16,8 +16,9 @@ void check(const SGDOptions& o) {
     throw UsageError(fmt::format("SGD: dampening = {} is outside [0,1]", o.dampening));
   }
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
-    throw UsageError(fmt::format("SGD: nesterov needs momentum above 0 and no dampening, but momentum = {}, dampening = {}",
-                                 o.momentum, o.dampening));
+    throw UsageError(
+        fmt::format("SGD: nesterov needs momentum above 0 and no dampening, but momentum = {}, dampening = {}",
+                    o.momentum, o.dampening));
   }
 }
 
