@@ -1,7 +1,7 @@
 // Trains a small network on MNIST: mnist [DIRECTORY [STEPS]]
-#include <cuttle/cuttle.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <cuttle/cuttle.hpp>
 namespace ct = cuttle;
 
 struct Net : ct::nn::Module {

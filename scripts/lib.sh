@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Set-up shared by the scripts: build tools and libraries from the distribution, then a build by preset.
 # Sourced with the tree's root as working directory.
 

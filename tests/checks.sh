@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Counting for the shell tests, which source this: check and skip count one result each; finish prints the totals as
 # `N passed, N failed, N skipped` and ends with a status.
 

@@ -8,10 +8,12 @@ parse() {
   "${CXX:-c++}" -std=c++20 -Iinclude -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ - <<<"#include \"$1\""
 }
 
+times=
 for path in include/cuttle/*.hpp; do
   header=${path#include/}
   start=${EPOCHREALTIME//[.,]/}
   check "$header compiles alone" parse "$header"
-  printf '        parsed in %d ms\n' $(((${EPOCHREALTIME//[.,]/} - start) / 1000))
+  times+=$(printf '        %5d ms  %s' $(((${EPOCHREALTIME//[.,]/} - start) / 1000)) "$header")$'\n'
 done
+printf 'parse times:\n%s' "$times"
 finish
