@@ -30,7 +30,7 @@ struct IdxFile {
   std::vector<std::uint8_t> values;
 };
 
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code unreachable_is_absent;
   return fs::exists(path, unreachable_is_absent);
 }
@@ -133,7 +133,8 @@ IdxFile read_idx(const std::string& file, int rank) {
   if (idx.values.size() < wanted - header) throw_truncated(source, header + idx.values.size(), wanted);
   std::array<std::uint8_t, 1> more{};
   if (source.read(more) > 0) {
-    throw DataError(fmt::format("'{}' has bytes behind the {} that its header promises", source.file(), wanted), kAgain);
+    throw DataError(fmt::format("'{}' has bytes behind the {} that its header promises", source.file(), wanted),
+                    kAgain);
   }
   if (source.cut_off()) throw DataError(fmt::format("'{}' breaks off in the checksum of its gzip data", file), kAgain);
   return idx;
@@ -143,7 +144,7 @@ IdxFile read_idx(const std::string& file, int rank) {
 std::vector<std::string> class_names(const fs::path& folder) {
   std::vector<std::string> names;
   const fs::path file = folder / "classes.txt";
-  if (!exists(file)) {
+  if (!is_there(file)) {
     for (int digit = 0; digit < 10; ++digit) names.push_back(fmt::format("{}", digit));
     return names;
   }
@@ -193,7 +194,7 @@ std::array<std::string, 2> names_of(Split split) {
 /// `name` in the folder, unpacked or as .gz.
 std::optional<std::string> find(const fs::path& folder, const std::string& name) {
   for (const char* suffix : {"", ".gz"}) {
-    if (fs::path file = folder / (name + suffix); exists(file)) return file.string();
+    if (fs::path file = folder / (name + suffix); is_there(file)) return file.string();
   }
   return std::nullopt;
 }
@@ -238,7 +239,7 @@ ImageSet mnist(const std::string& directory, Split split) {
 }
 
 ImageSet open(const std::string& path, Split split) {
-  if (!exists(path)) throw DataError(fmt::format("there is no '{}'", path), "give the folder of a dataset");
+  if (!is_there(path)) throw DataError(fmt::format("there is no '{}'", path), "give the folder of a dataset");
   if (!fs::is_directory(path)) {
     throw DataError(fmt::format("'{}' is a file, not the folder of a dataset", path), "give the folder it lies in");
   }

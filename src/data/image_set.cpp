@@ -11,7 +11,8 @@
 namespace cuttle::data {
 
 std::span<const std::uint8_t> ImageSet::image(std::int64_t i) const {
-  if (i < 0 || i >= size()) throw UsageError(fmt::format("there is no image {} in '{}', which has {}", i, name, size()));
+  if (i < 0 || i >= size())
+    throw UsageError(fmt::format("there is no image {} in '{}', which has {}", i, name, size()));
   const auto bytes = static_cast<std::size_t>(image_bytes());
   return std::span(pixels).subspan(static_cast<std::size_t>(i) * bytes, bytes);
 }
@@ -51,7 +52,11 @@ ImageSet synthetic(std::int64_t count, std::int64_t channels, std::int64_t heigh
                                  count, channels, height, width, classes));
   }
   const std::int64_t pixels = Shape{count, channels, height, width}.numel();
-  ImageSet set{.name = "synthetic", .channels = channels, .height = height, .width = width};
+  ImageSet set;
+  set.name = "synthetic";
+  set.channels = channels;
+  set.height = height;
+  set.width = width;
   set.pixels.resize(static_cast<std::size_t>(pixels));
   set.labels.resize(static_cast<std::size_t>(count));
 
