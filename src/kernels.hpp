@@ -38,15 +38,16 @@ struct Kernels {
   // Elementwise. `convert` changes dtype and layout of equal logical shapes on one device.
   Slot<void(const Tensor& out, double value)> fill{"fill"};
   Slot<void(const Tensor& in, const Tensor& out)> convert{"convert"};
+  Slot<void(const Tensor& scalar, const Tensor& out)> broadcast{"broadcast"};  // every element becomes the scalar
   Slot<void(const Tensor& out, PhiloxKey, double low, double high)> uniform{"uniform"};
   Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
-  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};  // out may be a
-  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};  // out may be x
-  Slot<void(const Tensor& x, const Tensor& out)> relu{"relu"};                    // out may be x
+  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a
+  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};                    // out may be x
+  Slot<void(const Tensor& x, const Tensor& out)> relu{"relu"};                                     // out may be x
   Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx)> relu_backward{"relu_backward"};  // dx may be dy
   /// Element i (memory order) is kept iff philox_uniform(word i%4 of counter offset + i/4) >= p. Its own backward.
   Slot<void(const Tensor& x, double p, PhiloxKey, const Tensor& out)> dropout{"dropout"};
-  Slot<void(const Tensor& x, const Tensor& out)> sum{"sum"};  // scalar out
+  Slot<void(const Tensor& x, const Tensor& out)> sum{"sum"};                            // scalar out
   Slot<void(const Tensor& x, const Tensor& out)> non_finite_count{"non_finite_count"};  // i64 scalar
   Slot<void(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& out)> normalize_images{
       "normalize_images"};

@@ -16,7 +16,7 @@ enum class Split : std::uint8_t { train, test };
 /// Labelled images of one size, u8 N,H,W,C in one piece of host memory (not from the allocator: it is input, not
 /// working memory).
 struct ImageSet {
-  std::string name;                  ///< "mnist"
+  std::string name;  ///< "mnist"
   std::int64_t channels = 1, height = 0, width = 0;
   std::vector<std::uint8_t> pixels;  ///< N*H*W*C
   std::vector<std::int64_t> labels;  ///< N, each in [0, classes)
@@ -28,8 +28,9 @@ struct ImageSet {
   std::span<const std::uint8_t> image(std::int64_t i) const;
 };
 
-/// MNIST and sets in its format: (train|t10k)-(images|labels)-idx?-ubyte[.gz] in `directory`. Throws DataError naming the
-/// file: missing, not IDX, of another magic, truncated, with trailing bytes, empty, counts that differ, label range.
+/// MNIST and sets in its format: (train|t10k)-(images|labels)-idx?-ubyte[.gz] in `directory`. Throws DataError naming
+/// the file: missing, not IDX, of another magic, truncated, with trailing bytes, empty, counts that differ, label
+/// range.
 ImageSet mnist(const std::string& directory, Split split);
 /// Any pair of IDX files (gzipped or not).
 ImageSet idx(const std::string& images_file, const std::string& labels_file);
@@ -102,7 +103,8 @@ Picture read_picture(const std::string& file);
 /// To `channels` (1 or 3) and size height x width: colour to grey by luma, resized with an antialiasing filter.
 Picture convert_picture(const Picture& picture, std::int64_t channels, std::int64_t height, std::int64_t width);
 /// Normalised f32[1,C,H,W] of a converted picture.
-Tensor to_tensor(const Picture& picture, std::span<const float> mean, std::span<const float> stddev, Device device = kCpu);
+Tensor to_tensor(const Picture& picture, std::span<const float> mean, std::span<const float> stddev,
+                 Device device = kCpu);
 std::vector<std::uint8_t> encode_png(const Picture& picture);
 
 }  // namespace cuttle::data

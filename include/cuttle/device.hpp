@@ -25,9 +25,9 @@ inline constexpr Device kCpu{};
 
 struct DeviceInfo {
   Device device;
-  std::string name;              ///< processor or card, as the system calls it
-  std::uint64_t total_bytes = 0; ///< memory of the device
-  std::uint64_t free_bytes = 0;  ///< of which nobody holds
+  std::string name;               ///< processor or card, as the system calls it
+  std::uint64_t total_bytes = 0;  ///< memory of the device
+  std::uint64_t free_bytes = 0;   ///< of which nobody holds
 };
 
 /// Devices of this kind; empty where there are none (never throws for want of a GPU).

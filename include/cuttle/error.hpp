@@ -16,16 +16,38 @@ class Error : public std::runtime_error {
   std::string cause_, hint_;
 };
 
-struct UsageError : Error { using Error::Error; };       ///< an impossible value from the user; exit code 2
-struct ShapeError : Error { using Error::Error; };       ///< shapes or layouts that do not fit an op
-struct DtypeError : Error { using Error::Error; };       ///< a dtype that an op does not take
-struct DeviceError : Error { using Error::Error; };      ///< no such device, tensors on different devices, no kernel
-struct AutogradError : Error { using Error::Error; };    ///< second backward, changed saved tensor, non-scalar root
-struct OutOfMemoryError : Error { using Error::Error; }; ///< after the cache was released and retried; exit code 3
-struct CudnnError : Error { using Error::Error; };       ///< a cuDNN call failed; names the call and the convolution
-struct DataError : Error { using Error::Error; };        ///< a dataset or image that cannot be read; exit code 4
-struct CheckpointError : Error { using Error::Error; };  ///< weights or state that cannot be read; exit code 4
-struct IoError : Error { using Error::Error; };          ///< a file that cannot be written
-struct DivergedError : Error { using Error::Error; };    ///< the loss is NaN or infinite
+struct UsageError : Error {
+  using Error::Error;
+};  ///< an impossible value from the user; exit code 2
+struct ShapeError : Error {
+  using Error::Error;
+};  ///< shapes or layouts that do not fit an op
+struct DtypeError : Error {
+  using Error::Error;
+};  ///< a dtype that an op does not take
+struct DeviceError : Error {
+  using Error::Error;
+};  ///< no such device, tensors on different devices, no kernel
+struct AutogradError : Error {
+  using Error::Error;
+};  ///< second backward, changed saved tensor, non-scalar root
+struct OutOfMemoryError : Error {
+  using Error::Error;
+};  ///< after the cache was released and retried; exit code 3
+struct CudnnError : Error {
+  using Error::Error;
+};  ///< a cuDNN call failed; names the call and the convolution
+struct DataError : Error {
+  using Error::Error;
+};  ///< a dataset or image that cannot be read; exit code 4
+struct CheckpointError : Error {
+  using Error::Error;
+};  ///< weights or state that cannot be read; exit code 4
+struct IoError : Error {
+  using Error::Error;
+};  ///< a file that cannot be written
+struct DivergedError : Error {
+  using Error::Error;
+};  ///< the loss is NaN or infinite
 
 }  // namespace cuttle

@@ -56,14 +56,14 @@ using Stream = std::uint64_t;  ///< 0 is the default compute stream; a block is 
 using PoolId = std::uint32_t;  ///< 0 is the common pool; others are private to a captured graph
 
 struct Stats {
-  std::uint64_t allocated_bytes = 0;      ///< in blocks that callers hold, rounded to block sizes
-  std::uint64_t requested_bytes = 0;      ///< what those callers asked for
-  std::uint64_t reserved_bytes = 0;       ///< in segments taken from the source
+  std::uint64_t allocated_bytes = 0;  ///< in blocks that callers hold, rounded to block sizes
+  std::uint64_t requested_bytes = 0;  ///< what those callers asked for
+  std::uint64_t reserved_bytes = 0;   ///< in segments taken from the source
   std::uint64_t peak_allocated_bytes = 0, peak_reserved_bytes = 0;
   std::uint64_t allocations = 0, frees = 0;                ///< calls served
   std::uint64_t source_allocations = 0, source_frees = 0;  ///< calls that reached the source
-  std::uint64_t retries = 0;              ///< times the cache was released because the source had no room
-  std::uint64_t out_of_memory = 0;        ///< requests that failed even then
+  std::uint64_t retries = 0;        ///< times the cache was released because the source had no room
+  std::uint64_t out_of_memory = 0;  ///< requests that failed even then
   std::uint64_t segments = 0, active_blocks = 0, free_blocks = 0;
   std::uint64_t largest_free_block_bytes = 0;
   /// 1 - largest free block / all free bytes in segments: 0 is one hole, near 1 is dust.

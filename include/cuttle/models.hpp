@@ -10,7 +10,7 @@
 namespace cuttle::models {
 
 struct ModelInfo {
-  std::string name;  ///< torchvision's where it has the model
+  std::string name;                      ///< torchvision's where it has the model
   std::int64_t channels, size, classes;  ///< of the input and output it is made for
   std::unique_ptr<nn::Module> (*make)(std::int64_t channels, std::int64_t size, std::int64_t classes);
 };

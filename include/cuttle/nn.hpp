@@ -74,8 +74,7 @@ class Sequential : public Module {
  public:
   Sequential() = default;
   template <class... Modules>
-    requires(std::derived_from<Modules, Module> && ...)
-  explicit Sequential(std::unique_ptr<Modules>... modules) {
+  requires(std::derived_from<Modules, Module>&&...) explicit Sequential(std::unique_ptr<Modules>... modules) {
     (push_back(std::move(modules)), ...);
   }
   Sequential& push_back(std::unique_ptr<Module> module);

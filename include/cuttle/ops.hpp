@@ -24,11 +24,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 // ---- Pooling ---------------------------------------------------------------------------------------------------
 struct Pool2dOptions {
   Size2 kernel = 1;
-  Size2 stride = 0;  ///< 0 means the kernel
-  Size2 padding = 0; ///< at most half the kernel
-  Size2 dilation = 1;            ///< max pooling only
-  bool ceil_mode = false;        ///< round the output size up; a window that starts in the right padding is dropped
-  bool count_include_pad = true; ///< average pooling: divide by the window, padding included
+  Size2 stride = 0;               ///< 0 means the kernel
+  Size2 padding = 0;              ///< at most half the kernel
+  Size2 dilation = 1;             ///< max pooling only
+  bool ceil_mode = false;         ///< round the output size up; a window that starts in the right padding is dropped
+  bool count_include_pad = true;  ///< average pooling: divide by the window, padding included
 };
 Tensor max_pool2d(const Tensor& x, Pool2dOptions options);
 Tensor avg_pool2d(const Tensor& x, Pool2dOptions options);
@@ -48,7 +48,7 @@ Tensor mul(const Tensor& x, double factor);
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 // ---- Reductions ------------------------------------------------------------------------------------------------
-Tensor sum(const Tensor& x);   ///< of all elements -> scalar
+Tensor sum(const Tensor& x);  ///< of all elements -> scalar
 Tensor mean(const Tensor& x);
 
 // ---- Normalisation ---------------------------------------------------------------------------------------------

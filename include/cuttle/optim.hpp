@@ -87,7 +87,8 @@ class Schedule {
   static Schedule cosine(double lr, std::int64_t steps, double min_lr = 0);
   /// OneCycleLR with cosine annealing: from max_lr/div up to max_lr over the first `rise` of steps, down to
   /// max_lr/div/final_div.
-  static Schedule one_cycle(double max_lr, std::int64_t steps, double rise = 0.3, double div = 25, double final_div = 1e4);
+  static Schedule one_cycle(double max_lr, std::int64_t steps, double rise = 0.3, double div = 25,
+                            double final_div = 1e4);
   /// The same preceded by a linear rise from lr*start_factor to lr over `steps`; the rest is shifted by as much.
   Schedule with_warmup(std::int64_t steps, double start_factor = 0.01) const;
   /// Rate to use for step t (0 is the first).

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,8 +65,9 @@ class Tensor {
   template <class T> std::vector<T> to_vector() const;  ///< in logical order, converted; waits for the device
 
   // --- Views: share the storage where the memory order allows it.
-  /// Same elements in logical order; one size may be -1. Copies only where NHWC order differs from logical order.
+  /// Same elements in logical order. Copies only where NHWC order differs from logical order.
   Tensor reshape(const Shape& shape) const;
+  Tensor reshape(std::initializer_list<std::int64_t> sizes) const;  ///< one size may be -1: what remains
   /// Rows [begin, end) of the first dimension; always a view.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
   /// The same array without history; shares storage and version.

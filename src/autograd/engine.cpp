@@ -37,9 +37,10 @@ std::vector<Node*> prepare(Node& root) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     Node& node = *order[i];
     if (!node.backward) {
-      throw AutogradError(fmt::format("backward reached '{}' a second time: its saved tensors were freed by an earlier backward",
-                                      node.op),
-                          "run the forward pass again, or add the losses and call backward once");
+      throw AutogradError(
+          fmt::format("backward reached '{}' a second time: its saved tensors were freed by an earlier backward",
+                      node.op),
+          "run the forward pass again, or add the losses and call backward once");
     }
     for (const Node::Edge& edge : node.inputs) {
       if (edge.node && seen.insert(edge.node.get()).second) {
@@ -75,7 +76,6 @@ void run(const std::shared_ptr<Node>& root, Tensor gradient) {
     }
   } cleanup{all};
 
-  NoGrad no_grad;
   root->pending = std::move(gradient);
   ready.push(root);
   while (!ready.empty()) {
@@ -129,23 +129,26 @@ void Tensor::backward() const {
 
 void Tensor::backward(const Tensor& gradient) const {
   if (!requires_grad()) {
-    throw AutogradError("backward: " + str() + " needs no gradient: no input of its ops had requires_grad, or it was "
+    throw AutogradError("backward: " + str() +
+                        " needs no gradient: no input of its ops had requires_grad, or it was "
                         "computed under NoGrad");
   }
   if (gradient.shape() != shape() || gradient.dtype() != dtype() || gradient.device() != device()) {
     throw ShapeError("backward: the gradient " + gradient.str() + " does not fit the tensor " + str());
   }
-  const Tensor g = rank() == 4 ? gradient.to(layout()) : gradient;
+  const NoGrad no_grad;
+  Tensor g = rank() == 4 ? gradient.to(layout()) : gradient.detach();
   const TensorImpl& root = *impl_;
   if (!root.grad_fn) {
-    autograd::add_to_leaf(*impl_, g);
+    autograd::add_to_leaf(*impl_, std::move(g));
     return;
   }
   if (root.history_version != root.storage->version()) {
-    throw AutogradError(fmt::format("backward: {}, the result of '{}', was changed in place by '{}' through another tensor",
-                                    str(), root.grad_fn->op, root.storage->changed_by()));
+    throw AutogradError(
+        fmt::format("backward: {}, the result of '{}', was changed in place by '{}' through another tensor", str(),
+                    root.grad_fn->op, root.storage->changed_by()));
   }
-  autograd::run(root.grad_fn, g);
+  autograd::run(root.grad_fn, std::move(g));
 }
 
 }  // namespace cuttle

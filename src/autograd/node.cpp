@@ -36,8 +36,9 @@ Node::~Node() {
 const Tensor& Saved::get(const char* op) const {
   if (tensor_.version() != version_) {
     throw AutogradError(
-        fmt::format("backward of '{}' needs {} as it was at version {}, but it is at version {}: '{}' changed it in place",
-                    op, tensor_.str(), version_, tensor_.version(), tensor_.impl()->storage->changed_by()),
+        fmt::format(
+            "backward of '{}' needs {} as it was at version {}, but it is at version {}: '{}' changed it in place", op,
+            tensor_.str(), version_, tensor_.version(), tensor_.impl()->storage->changed_by()),
         "use the op that does not work in place, or clone() before it");
   }
   return tensor_;

@@ -34,8 +34,6 @@ std::int64_t Shape::numel() const {
 
 std::string Shape::str() const { return fmt::format("[{}]", fmt::join(begin(), end(), ",")); }
 
-bool operator==(const Shape& a, const Shape& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end());
-}
+bool operator==(const Shape& a, const Shape& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
 }  // namespace cuttle

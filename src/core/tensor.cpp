@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "cuttle/error.hpp"
 #include "core/tensor_impl.hpp"
+#include "cuttle/error.hpp"
 
 namespace cuttle {
 
@@ -89,8 +89,8 @@ template <class T> T* Tensor::mutable_data() {
   return pointer;
 }
 
-#define CUTTLE_INSTANTIATE(T)                       \
-  template const T* Tensor::data<T>() const;        \
+#define CUTTLE_INSTANTIATE(T)                \
+  template const T* Tensor::data<T>() const; \
   template T* Tensor::mutable_data<T>();
 CUTTLE_INSTANTIATE(float)
 CUTTLE_INSTANTIATE(double)
@@ -107,7 +107,8 @@ Tensor Tensor::grad() const { return checked(impl_).grad; }
 
 Tensor& Tensor::requires_grad_(bool value) {
   checked(impl_);
-  if (!is_leaf()) throw AutogradError("requires_grad_: only leaves can be asked for a gradient; " + str() + " is a result");
+  if (!is_leaf())
+    throw AutogradError("requires_grad_: only leaves can be asked for a gradient; " + str() + " is a result");
   if (value && !is_floating(dtype())) throw DtypeError("requires_grad_: " + str() + " is not of a floating dtype");
   impl_->requires_grad = value;
   return *this;

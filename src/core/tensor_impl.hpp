@@ -55,7 +55,8 @@ struct TensorImpl {
 };
 
 /// A tensor over existing storage, without history.
-Tensor make_tensor(std::shared_ptr<Storage> storage, std::size_t offset, const Shape& shape, DType dtype, Layout layout);
+Tensor make_tensor(std::shared_ptr<Storage> storage, std::size_t offset, const Shape& shape, DType dtype,
+                   Layout layout);
 
 /// Whether nobody else can see this array, so that it may be overwritten.
 bool is_exclusive(const Tensor& t);

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include "autograd/node.hpp"
+#include "kernels.hpp"
+#include "ops/check.hpp"
+
+namespace cuttle {
+
+using autograd::Gradients;
+
+Tensor Tensor::to(Device device) const {
+  if (device == this->device()) return *this;
+  Tensor out = empty(shape(), {dtype(), device, layout()});
+  const Device from = this->device();
+  if (numel() > 0) {
+    backend(from.is_cuda() ? from.kind : device.kind).copy(out.raw_mutable_data(), device, raw_data(), from, nbytes());
+  }
+  if (autograd::recording({this})) {
+    autograd::record("to(device)", out, {this}, [from](Tensor g, Gradients& in) { in.give(0, g.to(from)); });
+  }
+  return out;
+}
+
+Tensor Tensor::to(DType dtype) const {
+  if (dtype == this->dtype()) return *this;
+  Tensor out = empty(shape(), {dtype, device(), layout()});
+  if (numel() > 0) kernels(*this).convert(*this, out);
+  if (is_floating(dtype) && autograd::recording({this})) {
+    const DType from = this->dtype();
+    autograd::record("to(dtype)", out, {this}, [from](Tensor g, Gradients& in) { in.give(0, g.to(from)); });
+  }
+  return out;
+}
+
+Tensor Tensor::to(Layout layout) const {
+  if (layout == this->layout()) return *this;
+  Tensor out;
+  if (rank() != 4 || (size(1) == 1 || size(2) * size(3) <= 1)) {  // both orders are the same: only the tag changes
+    out = make_tensor(impl_->storage, impl_->offset, shape(), dtype(), layout);
+    out.impl()->view_of = autograd::view_kind(*this);
+  } else {
+    out = empty(shape(), {dtype(), device(), layout});
+    if (numel() > 0) kernels(*this).convert(*this, out);
+  }
+  if (autograd::recording({this})) {
+    const Layout from = this->layout();
+    autograd::record("to(layout)", out, {this}, [from](Tensor g, Gradients& in) { in.give(0, g.to(from)); });
+  }
+  return out;
+}
+
+Tensor Tensor::clone() const {
+  Tensor out = empty(shape(), options());
+  if (numel() > 0) backend(device().kind).copy(out.raw_mutable_data(), device(), raw_data(), device(), nbytes());
+  if (autograd::recording({this})) {
+    autograd::record("clone", out, {this}, [](Tensor g, Gradients& in) { in.give(0, std::move(g)); });
+  }
+  return out;
+}
+
+namespace {
+
+void check_unrecorded_change(const char* op, const Tensor& t) {
+  if (grad_enabled() && t.requires_grad()) {
+    throw AutogradError(fmt::format("'{}' would change {} in place, which needs a gradient", op, t.str()),
+                        "do it under NoGrad");
+  }
+}
+
+}  // namespace
+
+Tensor& Tensor::copy_(const Tensor& source) {
+  check::same_shape("copy_", *this, source);
+  check_unrecorded_change("copy_", *this);
+  NoGrad no_grad;
+  const Tensor here = source.to(device());
+  if (numel() > 0) kernels(*this).convert(here, *this);
+  autograd::mark_changed("copy_", *this);
+  return *this;
+}
+
+Tensor& Tensor::fill_(double value) {
+  check_unrecorded_change("fill_", *this);
+  if (numel() > 0) kernels(*this).fill(*this, value);
+  autograd::mark_changed("fill_", *this);
+  return *this;
+}
+
+}  // namespace cuttle

@@ -1,0 +1,157 @@
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "autograd/node.hpp"
+#include "kernels.hpp"
+#include "ops/check.hpp"
+
+namespace cuttle {
+
+using autograd::Gradients;
+using autograd::recording;
+using autograd::Saved;
+
+namespace {
+
+void record_relu(const char* op, Tensor& y, const Tensor& x) {
+  autograd::record(op, y, {&x}, [op, saved = Saved(y)](Tensor dy, Gradients& in) {
+    const Tensor& out = saved.get(op);
+    Tensor dx = is_exclusive(dy) ? dy : Tensor::empty(dy.shape(), dy.options());
+    if (dx.numel() > 0) kernels(dy).relu_backward(out, dy, dx);
+    dy = {};
+    in.give(0, std::move(dx));
+  });
+}
+
+void record_add(const char* op, Tensor& out, const Tensor& a, const Tensor& b) {
+  autograd::record(op, out, {&a, &b}, [](Tensor dy, Gradients& in) {
+    if (in.needed(0)) in.give(0, dy);
+    if (in.needed(1)) in.give(1, std::move(dy));
+  });
+}
+
+/// b ready to be added to a.
+Tensor addend(const char* op, const Tensor& a, const Tensor& b) {
+  check::floating(op, a);
+  check::same_device(op, {&a, &b});
+  check::same_dtype(op, {&a, &b});
+  check::same_shape(op, a, b);
+  return b.to(a.layout());
+}
+
+}  // namespace
+
+Tensor relu(const Tensor& x) {
+  check::floating("relu", x);
+  Tensor y = Tensor::empty(x.shape(), x.options());
+  if (y.numel() > 0) kernels(x).relu(x, y);
+  if (recording({&x})) record_relu("relu", y, x);
+  return y;
+}
+
+Tensor relu_(Tensor x) {
+  check::floating("relu_", x);
+  const bool recorded = recording({&x});
+  autograd::check_in_place("relu_", x, recorded);
+  if (x.numel() > 0) kernels(x).relu(x, x);
+  autograd::mark_changed("relu_", x);
+  if (recorded) record_relu("relu_", x, x);
+  return x;
+}
+
+Tensor add(const Tensor& a, const Tensor& b) {
+  const Tensor other = addend("add", a, b);
+  Tensor out = Tensor::empty(a.shape(), a.options());
+  if (out.numel() > 0) kernels(a).add(a, other, out);
+  if (recording({&a, &other})) record_add("add", out, a, other);
+  return out;
+}
+
+Tensor add_(Tensor a, const Tensor& b) {
+  const Tensor other = addend("add_", a, b);
+  const bool recorded = recording({&a, &other});
+  autograd::check_in_place("add_", a, recorded);
+  if (a.numel() > 0) kernels(a).add(a, other, a);
+  autograd::mark_changed("add_", a);
+  if (recorded) record_add("add_", a, a, other);
+  return a;
+}
+
+Tensor mul(const Tensor& x, double factor) {
+  check::floating("mul", x);
+  Tensor y = Tensor::empty(x.shape(), x.options());
+  if (y.numel() > 0) kernels(x).scale(x, factor, y);
+  if (recording({&x})) {
+    autograd::record("mul", y, {&x}, [factor](Tensor dy, Gradients& in) {
+      Tensor dx = is_exclusive(dy) ? dy : Tensor::empty(dy.shape(), dy.options());
+      if (dx.numel() > 0) kernels(dy).scale(dy, factor, dx);
+      dy = {};
+      in.give(0, std::move(dx));
+    });
+  }
+  return y;
+}
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+  check::floating("dropout", x);
+  if (!(p >= 0 && p <= 1)) throw UsageError(fmt::format("dropout: probability {} is not in [0, 1]", p));
+  if (!training || p == 0) return x;
+  const PhiloxKey key = default_generator().reserve(x.numel());
+  Tensor y = Tensor::empty(x.shape(), x.options());
+  if (y.numel() > 0) kernels(x).dropout(x, p, key, y);
+  if (recording({&x})) {
+    autograd::record("dropout", y, {&x}, [p, key](Tensor dy, Gradients& in) {
+      Tensor dx = Tensor::empty(dy.shape(), dy.options());
+      if (dx.numel() > 0) kernels(dy).dropout(dy, p, key, dx);
+      in.give(0, std::move(dx));
+    });
+  }
+  return y;
+}
+
+Tensor sum(const Tensor& x) {
+  check::floating("sum", x);
+  Tensor y = Tensor::empty({}, x.options());
+  if (x.numel() > 0) {
+    kernels(x).sum(x, y);
+  } else {
+    y.zero_();
+  }
+  if (recording({&x})) {
+    autograd::record("sum", y, {&x}, [shape = x.shape(), options = x.options()](Tensor dy, Gradients& in) {
+      Tensor dx = Tensor::empty(shape, options);
+      if (dx.numel() > 0) kernels(dy).broadcast(dy, dx);
+      in.give(0, std::move(dx));
+    });
+  }
+  return y;
+}
+
+Tensor mean(const Tensor& x) {
+  // Of no elements the mean is 0/0, as in PyTorch.
+  return mul(sum(x), x.numel() > 0 ? 1.0 / static_cast<double>(x.numel()) : std::numeric_limits<double>::quiet_NaN());
+}
+
+Tensor non_finite_count(const Tensor& x) {
+  check::floating("non_finite_count", x);
+  Tensor out = Tensor::zeros({}, {DType::i64, x.device(), x.layout()});
+  if (x.numel() > 0) kernels(x).non_finite_count(x, out);
+  return out;
+}
+
+Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev) {
+  constexpr const char* kOp = "normalize_images";
+  check::rank(kOp, "images", images, 4);
+  check::dtype(kOp, "images", images, DType::u8);
+  check::dtype(kOp, "mean", mean, DType::f32);
+  check::dtype(kOp, "stddev", stddev, DType::f32);
+  check::same_device(kOp, {&images, &mean, &stddev});
+  check::shape_if_defined(kOp, "mean", mean, {images.size(1)});
+  check::shape_if_defined(kOp, "stddev", stddev, {images.size(1)});
+  Tensor out = Tensor::empty(images.shape(), {DType::f32, images.device(), images.layout()});
+  if (out.numel() > 0) kernels(images).normalize_images(images, mean, stddev, out);
+  return out;
+}
+
+}  // namespace cuttle

@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include "autograd/node.hpp"
+#include "kernels.hpp"
+#include "ops/check.hpp"
+#include "ops/gradient.hpp"
+
+namespace cuttle {
+
+using autograd::Gradients;
+using autograd::Saved;
+
+namespace {
+
+constexpr const char* kOp = "linear";
+
+/// x[M,I] -> [M,O], checked by the caller.
+Tensor linear_rows(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  Tensor y = Tensor::empty({x.size(0), weight.size(0)}, x.options());
+  if (y.numel() > 0) kernels(x).linear(x, weight, bias, y);
+  if (!autograd::recording({&x, &weight, &bias})) return y;
+
+  const Saved saved_x = weight.requires_grad() ? Saved(x) : Saved();
+  const Saved saved_w = x.requires_grad() ? Saved(weight) : Saved();
+  autograd::record(
+      kOp, y, {&x, &weight, &bias},
+      [saved_x, saved_w, x_shape = x.shape(), w_shape = weight.shape(), like = x.options()](Tensor dy, Gradients& in) {
+        const Kernels& k = kernels(dy);
+        const bool empty = dy.numel() == 0;
+        if (in.needed(1)) {
+          autograd::give_accumulating(in, 1, w_shape, like, [&](Tensor dw, bool accumulate) {
+            if (!empty)
+              k.linear_backward_weight(dy, saved_x.get(kOp), dw, accumulate);
+            else if (!accumulate)
+              dw.zero_();
+          });
+        }
+        if (in.needed(2)) {
+          autograd::give_accumulating(in, 2, {w_shape[0]}, like, [&](Tensor db, bool accumulate) {
+            if (!empty)
+              k.bias_backward(dy, db, accumulate);
+            else if (!accumulate)
+              db.zero_();
+          });
+        }
+        if (in.needed(0)) {
+          Tensor dx = Tensor::empty(x_shape, like);
+          if (!empty) k.linear_backward_data(dy, saved_w.get(kOp), dx);
+          in.give(0, std::move(dx));
+        }
+      });
+  return y;
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check::floating(kOp, x);
+  check::same_device(kOp, {&x, &weight, &bias});
+  check::same_dtype(kOp, {&x, &weight, &bias});
+  check::rank(kOp, "weight", weight, 2);
+  if (x.rank() < 1 || x.size(-1) != weight.size(1)) {
+    throw ShapeError(fmt::format("{}: the last dimension of {} does not match the {} inputs of weight {}", kOp, x.str(),
+                                 weight.size(1), weight.str()),
+                     x.rank() == 4 ? "flatten() the images first" : "");
+  }
+  if (weight.numel() == 0) throw ShapeError(fmt::format("{}: weight {} is empty", kOp, weight.str()));
+  check::shape_if_defined(kOp, "bias", bias, {weight.size(0)});
+  if (x.rank() == 2) return linear_rows(x, weight, bias);
+  Shape shape = x.shape();
+  shape[-1] = weight.size(0);
+  return linear_rows(x.reshape(Shape{x.numel() / x.size(-1), x.size(-1)}), weight, bias).reshape(shape);
+}
+
+}  // namespace cuttle
