@@ -17,7 +17,9 @@ namespace cuttle::testing {
 using Json = nlohmann::json;
 using Inputs = std::map<std::string, Tensor>;
 
-inline std::string golden_path(const std::string& file) { return std::string(CUTTLE_SOURCE_DIR "/tests/golden/") + file; }
+inline std::string golden_path(const std::string& file) {
+  return std::string(CUTTLE_SOURCE_DIR "/tests/golden/") + file;
+}
 
 inline Json read_golden_json(const std::string& file) {
   std::ifstream in(golden_path(file));
@@ -87,6 +89,13 @@ inline Tensor run_cross_entropy(const Inputs& in, const Json& o) {
                        {.label_smoothing = o.at("label_smoothing"), .reduction = reduction});
 }
 
+inline Tensor run_reshape(const Inputs& in, const Json& o) {
+  const auto sizes = o.at("shape").get<std::vector<std::int64_t>>();
+  // Only the overload for lists of sizes takes -1.
+  if (sizes.size() == 2) return in.at("x").reshape({sizes[0], sizes[1]});
+  return in.at("x").reshape(Shape(std::span<const std::int64_t>(sizes)));
+}
+
 /// Runs the op of a case. The twin of OPS in tests/golden/op_cases.py.
 inline Tensor run_op(const std::string& op, const Inputs& in, const Json& o) {
   using Run = std::function<Tensor(const Inputs&, const Json&)>;
@@ -107,11 +116,7 @@ inline Tensor run_op(const std::string& op, const Inputs& in, const Json& o) {
       {"mean", [](auto& in, auto&) { return mean(in.at("x")); }},
       {"batch_norm2d", run_batch_norm2d},
       {"flatten", [](auto& in, auto& o) { return flatten(in.at("x"), o.at("start").template get<int>()); }},
-      {"reshape", [](auto& in, auto& o) {
-         const auto sizes = o.at("shape").template get<std::vector<std::int64_t>>();
-         Shape shape(std::span<const std::int64_t>(sizes.data(), 0));
-         return in.at("x").reshape(shape);
-       }},
+      {"reshape", run_reshape},
       {"slice", [](auto& in, auto& o) { return in.at("x").slice(o.at("begin"), o.at("end")); }},
       {"clone", [](auto& in, auto&) { return in.at("x").clone(); }},
       {"log_softmax", [](auto& in, auto&) { return log_softmax(in.at("x")); }},
