@@ -16,9 +16,12 @@
 namespace cuttle::train {
 namespace {
 
+constexpr std::int64_t kDefaultEpochs = 2;
+
 template <class T> using Choice = std::pair<std::string_view, T>;
 
-constexpr std::array<Choice<OptimizerKind>, 2> kOptimizers{{{"sgd", OptimizerKind::sgd}, {"adamw", OptimizerKind::adamw}}};
+constexpr std::array<Choice<OptimizerKind>, 2> kOptimizers{
+    {{"sgd", OptimizerKind::sgd}, {"adamw", OptimizerKind::adamw}}};
 constexpr std::array<Choice<ScheduleKind>, 4> kSchedules{{{"constant", ScheduleKind::constant},
                                                           {"step", ScheduleKind::step},
                                                           {"cosine", ScheduleKind::cosine},
@@ -38,7 +41,8 @@ template <class T> T find_value(std::string_view flag, std::span<const Choice<T>
     if (name == text) return value;
     names.push_back(name);
   }
-  throw UsageError(fmt::format("{} '{}' is not known", flag, text), fmt::format("choose from {}", fmt::join(names, ", ")));
+  throw UsageError(fmt::format("{} '{}' is not known", flag, text),
+                   fmt::format("choose from {}", fmt::join(names, ", ")));
 }
 
 void require(bool holds, std::string_view flag, const std::string& value, std::string_view rule) {
@@ -72,14 +76,15 @@ ScheduleKind parse_schedule(std::string_view text) { return find_value<ScheduleK
 
 Precision parse_precision(std::string_view text) {
   if (text == "fp16" || text == "bf16") {
-    throw UsageError(fmt::format("--precision {}: this version has no mixed precision, on the CPU it computes in fp32", text),
-                     "leave --precision out, or take fp32");
+    throw UsageError(
+        fmt::format("--precision {}: this version has no mixed precision, on the CPU it computes in fp32", text),
+        "leave --precision out, or take fp32");
   }
   return find_value<Precision>("--precision", kPrecisions, text);
 }
 
 void validate(const TrainConfig& c) {
-  require_at_least<std::int64_t>("--epochs", c.epochs, 1);
+  if (c.epochs) require_at_least<std::int64_t>("--epochs", *c.epochs, 1);
   require_at_least<std::int64_t>("--steps", c.steps, 0);
   require_at_least<std::int64_t>("--batch", c.batch, 1);
   require_at_least<std::int64_t>("--accumulate", c.accumulate, 1);
@@ -93,19 +98,18 @@ void validate(const TrainConfig& c) {
   require_fraction("--label-smoothing", c.label_smoothing);
 }
 
-void validate_for(const TrainConfig& c, std::int64_t train_images) {
+void resolve_for(TrainConfig& c, std::int64_t train_images) {
   if (c.batch > train_images) {
-    throw UsageError(fmt::format("--batch {} is larger than the training set, which has {} images", c.batch, train_images),
-                     fmt::format("take a batch of at most {}", train_images));
+    throw UsageError(
+        fmt::format("--batch {} is larger than the training set, which has {} images", c.batch, train_images),
+        fmt::format("take a batch of at most {}", train_images));
   }
-  const std::int64_t total = c.epochs * steps_per_epoch(c, train_images);
-  if (c.warmup >= total) {
+  const std::int64_t per_epoch = steps_per_epoch(c, train_images);
+  if (!c.epochs) c.epochs = std::max(kDefaultEpochs, ceil_div(c.steps, per_epoch));
+  if (const std::int64_t total = *c.epochs * per_epoch; c.warmup >= total) {
     throw UsageError(fmt::format("--warmup {} leaves no step to train: the run has {} steps", c.warmup, total),
                      "shorten the warm-up or train for more epochs");
   }
-}
-
-void resolve_defaults(TrainConfig& c) {
   const bool sgd = c.optimizer == OptimizerKind::sgd;
   if (!c.lr) c.lr = sgd ? 0.05 : 2e-3;
   if (!c.weight_decay) c.weight_decay = sgd ? 5e-4 : 1e-2;
@@ -116,7 +120,6 @@ nlohmann::ordered_json to_json(const TrainConfig& c) {
                                  {"data", c.data},
                                  {"size", c.size},
                                  {"weights", c.weights},
-                                 {"epochs", c.epochs},
                                  {"steps", c.steps},
                                  {"batch", c.batch},
                                  {"accumulate", c.accumulate},
@@ -130,6 +133,7 @@ nlohmann::ordered_json to_json(const TrainConfig& c) {
                                  {"precision", name_of(c.precision)},
                                  {"threads", c.threads},
                                  {"seed", c.seed}};
+  if (c.epochs) json["epochs"] = *c.epochs;
   if (c.lr) json["lr"] = *c.lr;
   if (c.weight_decay) json["weight-decay"] = *c.weight_decay;
   if (c.memory_limit) json["memory-limit"] = *c.memory_limit;
@@ -143,7 +147,6 @@ TrainConfig config_from_json(const nlohmann::ordered_json& json) {
     c.data = json.value("data", c.data);
     c.size = json.value("size", c.size);
     c.weights = json.value("weights", c.weights);
-    c.epochs = json.value("epochs", c.epochs);
     c.steps = json.value("steps", c.steps);
     c.batch = json.value("batch", c.batch);
     c.accumulate = json.value("accumulate", c.accumulate);
@@ -157,6 +160,7 @@ TrainConfig config_from_json(const nlohmann::ordered_json& json) {
     c.precision = parse_precision(json.value("precision", std::string(name_of(c.precision))));
     c.threads = json.value("threads", c.threads);
     c.seed = json.value("seed", c.seed);
+    if (json.contains("epochs")) c.epochs = json.at("epochs").get<std::int64_t>();
     if (json.contains("lr")) c.lr = json.at("lr").get<double>();
     if (json.contains("weight-decay")) c.weight_decay = json.at("weight-decay").get<double>();
     if (json.contains("memory-limit")) c.memory_limit = json.at("memory-limit").get<std::uint64_t>();
@@ -177,7 +181,8 @@ std::vector<std::string> differences(const TrainConfig& there, const TrainConfig
   for (const std::string& key : keys) {
     if (may_change.contains(key) || !b.contains(key)) continue;
     const nlohmann::ordered_json before = a.value(key, nlohmann::ordered_json());
-    if (before != b.at(key)) result.push_back(fmt::format("{} is {} there and {} here", key, before.dump(), b.at(key).dump()));
+    if (before != b.at(key))
+      result.push_back(fmt::format("{} is {} there and {} here", key, before.dump(), b.at(key).dump()));
   }
   return result;
 }
@@ -198,7 +203,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainConfig& c, const nn:
 optim::Schedule make_schedule(const TrainConfig& c, std::int64_t train_images) {
   const double lr = c.lr.value();
   // --steps is a place to stop, not the length of the schedule: a run cut short and resumed follows the same curve.
-  const std::int64_t steps = c.epochs * steps_per_epoch(c, train_images) - c.warmup;
+  const std::int64_t steps = c.epochs.value() * steps_per_epoch(c, train_images) - c.warmup;
   const auto schedule = [&] {
     switch (c.schedule) {
       case ScheduleKind::constant: return optim::Schedule::constant(lr);

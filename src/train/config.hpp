@@ -27,17 +27,17 @@ Precision parse_precision(std::string_view text);
 /// Everything that decides how a run goes. The defaults train LeNet on MNIST to about 99% in two epochs.
 struct TrainConfig {
   std::string model = "lenet";
-  std::string data;         ///< a folder, or "synthetic"
-  std::int64_t size = 0;    ///< height and width of the images; 0 takes the data's
-  std::string weights;      ///< file to start from; empty starts from random weights
+  std::string data;       ///< a folder, or "synthetic"
+  std::int64_t size = 0;  ///< height and width of the images; 0 takes the data's
+  std::string weights;    ///< file to start from; empty starts from random weights
 
-  std::int64_t epochs = 2;
-  std::int64_t steps = 0;       ///< stop after so many optimizer steps; 0 runs all epochs
-  std::int64_t batch = 128;     ///< images that are in memory at once
-  std::int64_t accumulate = 1;  ///< batches whose gradients make one optimizer step
+  std::optional<std::int64_t> epochs;  ///< unset: 2, or as many as `steps` needs
+  std::int64_t steps = 0;              ///< stop after so many optimizer steps; 0 runs all epochs
+  std::int64_t batch = 128;            ///< images that are in memory at once
+  std::int64_t accumulate = 1;         ///< batches whose gradients make one optimizer step
 
   OptimizerKind optimizer = OptimizerKind::sgd;
-  std::optional<double> lr;            ///< unset: resolve_defaults() takes what suits the optimizer
+  std::optional<double> lr;            ///< unset: resolve_for() takes what suits the optimizer
   double momentum = 0.9;               ///< sgd only
   std::optional<double> weight_decay;  ///< unset: as lr
   double label_smoothing = 0;
@@ -54,10 +54,9 @@ struct TrainConfig {
 
 /// Checks every value that can be checked without the data. Throws UsageError naming the flag.
 void validate(const TrainConfig& config);
-/// Checks what depends on the number of training images: a batch larger than the set, a warm-up longer than the run.
-void validate_for(const TrainConfig& config, std::int64_t train_images);
-/// Fills in lr and weight_decay.
-void resolve_defaults(TrainConfig& config);
+/// Fills in epochs, lr and weight_decay, and checks what depends on the number of training images. Throws UsageError if
+/// the batch is larger than the set or the warm-up as long as the run.
+void resolve_for(TrainConfig& config, std::int64_t train_images);
 
 /// Keys are the flags' names without dashes. Unset values are left out.
 nlohmann::ordered_json to_json(const TrainConfig& config);
@@ -71,6 +70,7 @@ std::vector<std::string> differences(const TrainConfig& there, const TrainConfig
 /// Optimizer steps in an epoch: the last, shorter window is a step too.
 std::int64_t steps_per_epoch(const TrainConfig& config, std::int64_t train_images);
 
+/// These two take a resolved configuration.
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainConfig& config, const nn::Module& module);
 optim::Schedule make_schedule(const TrainConfig& config, std::int64_t train_images);
 

@@ -82,8 +82,9 @@ std::optional<Evaluation> evaluate(nn::Module& module, const data::ImageSet& set
     if (stop && stop()) return std::nullopt;
     const Tensor logits = module(loader.load(0, b).images);
     if (logits.rank() != 2 || logits.size(1) != result.classes) {
-      throw ShapeError(fmt::format("the model gives {}, but '{}' has {} classes", logits.str(), set.name, result.classes),
-                       "evaluate on the data that the model was trained for");
+      throw ShapeError(
+          fmt::format("the model gives {}, but '{}' has {} classes", logits.str(), set.name, result.classes),
+          "evaluate on the data that the model was trained for");
     }
     const std::vector<float> values = logits.to_vector<float>();
     const std::vector<std::int64_t> indices = loader.indices(0, b);

@@ -24,8 +24,8 @@ struct Evaluation {
 
   double accuracy() const { return images == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(images); }
   std::int64_t count(std::int64_t label, std::int64_t predicted) const;
-  std::int64_t labelled(std::int64_t label) const;       ///< images of this class
-  std::int64_t predicted_as(std::int64_t label) const;   ///< images taken for this class
+  std::int64_t labelled(std::int64_t label) const;      ///< images of this class
+  std::int64_t predicted_as(std::int64_t label) const;  ///< images taken for this class
 };
 
 /// Mistakes that an evaluation keeps.
