@@ -173,18 +173,28 @@ TrainConfig config_from_json(const nlohmann::ordered_json& json) {
   return c;
 }
 
-std::vector<std::string> differences(const TrainConfig& there, const TrainConfig& here,
-                                     const std::vector<std::string>& keys) {
-  static const std::set<std::string_view> may_change{"epochs", "steps", "device", "threads", "memory-limit", "data"};
-  const nlohmann::ordered_json a = to_json(there), b = to_json(here);
-  std::vector<std::string> result;
-  for (const std::string& key : keys) {
-    if (may_change.contains(key) || !b.contains(key)) continue;
-    const nlohmann::ordered_json before = a.value(key, nlohmann::ordered_json());
-    if (before != b.at(key))
-      result.push_back(fmt::format("{} is {} there and {} here", key, before.dump(), b.at(key).dump()));
+TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
+                           const std::vector<std::string>& given) {
+  static const std::set<std::string_view> may_change{"epochs", "device", "threads", "memory-limit", "data"};
+  nlohmann::ordered_json settings = to_json(started);
+  const nlohmann::ordered_json asked = to_json(wanted);
+  std::vector<std::string> differences;
+  for (const std::string& key : given) {
+    if (!asked.contains(key) || key == "steps") continue;
+    const nlohmann::ordered_json before = settings.value(key, nlohmann::ordered_json());
+    if (may_change.contains(key)) {
+      settings[key] = asked.at(key);
+    } else if (before != asked.at(key)) {
+      differences.push_back(fmt::format("--{} was {} and is now {}", key, before.dump(), asked.at(key).dump()));
+    }
   }
-  return result;
+  settings["steps"] = wanted.steps;  // a place to stop, which a run that goes on has passed
+  if (differences.empty()) return config_from_json(settings);
+  const std::string cause = fmt::format("the run cannot go on with other settings: {}", fmt::join(differences, ", "));
+  const std::string hint = "leave these flags out, or start a new run with --weights from this one";
+  if (wanted.model != started.model && std::ranges::find(given, "model") != given.end())
+    throw CheckpointError(cause, hint);
+  throw UsageError(cause, hint);
 }
 
 std::int64_t steps_per_epoch(const TrainConfig& c, std::int64_t train_images) {

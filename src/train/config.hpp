@@ -62,10 +62,11 @@ void resolve_for(TrainConfig& config, std::int64_t train_images);
 nlohmann::ordered_json to_json(const TrainConfig& config);
 /// Missing keys keep their defaults. Throws CheckpointError if a value is of the wrong kind.
 TrainConfig config_from_json(const nlohmann::ordered_json& json);
-/// "lr is 0.05 there and 0.1 here" for each key of `keys` on which the two disagree. Keys that may change from one part
-/// of a run to the next (epochs, steps, device, threads, memory-limit, data) never count.
-std::vector<std::string> differences(const TrainConfig& there, const TrainConfig& here,
-                                     const std::vector<std::string>& keys);
+/// The settings of a run that goes on: those it was started with, changed by what `wanted` says for the keys in
+/// `given`. Only epochs, device, threads, memory-limit and data may change; steps are always taken from `wanted`.
+/// Throws CheckpointError if the model differs, UsageError if anything else does, listing each difference.
+TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
+                           const std::vector<std::string>& given);
 
 /// Optimizer steps in an epoch: the last, shorter window is a step too.
 std::int64_t steps_per_epoch(const TrainConfig& config, std::int64_t train_images);

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <ostream>
 
 #include "cuttle/version.hpp"
+#include "memory/out_of_memory.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -26,17 +26,6 @@ std::string bar(double fraction, int width) {
 std::string percent(double fraction) { return fmt::format("{:.2f}%", 100 * fraction); }
 
 }  // namespace
-
-std::string human_bytes(std::uint64_t bytes) {
-  static constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < units.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
-}
 
 std::string human_duration(double seconds) {
   const auto s = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
@@ -80,7 +69,7 @@ void ConsoleSink::stepped(const StepEvent& e) {
   shown_ = now;
   const std::string figures =
       fmt::format("{}/{}  {:.0f} img/s  loss {:.4f}  mem {}  ETA {}", e.step_in_epoch, steps_per_epoch_, e.images_per_s,
-                  e.loss, human_bytes(e.peak_allocated_bytes), human_duration(e.seconds_left));
+                  e.loss, memory::format_bytes(e.peak_allocated_bytes), human_duration(e.seconds_left));
   const std::string head = fmt::format("epoch {}/{}", e.epoch, epochs_);
   if (!is_terminal()) {
     line(fmt::format("{}  step {}", head, figures));
@@ -99,7 +88,7 @@ void ConsoleSink::epoch_done(const EpochEvent& e) {
       fmt::format("epoch {}/{}  train loss {:.4f}, accuracy {}  test loss {:.4f}, accuracy {}  {:.1f} s, {:.0f} img/s, "
                   "peak {}",
                   e.epoch, epochs_, e.train_loss, percent(e.train_accuracy), e.test.loss, percent(e.test.accuracy()),
-                  e.seconds, e.images_per_s, human_bytes(e.peak_allocated_bytes)));
+                  e.seconds, e.images_per_s, memory::format_bytes(e.peak_allocated_bytes)));
 }
 
 void ConsoleSink::ended(const EndEvent& e) {

@@ -32,8 +32,6 @@ class ConsoleSink final : public EventSink {
   Clock::time_point shown_{};
 };
 
-/// "12.3 MiB", "999 B".
-std::string human_bytes(std::uint64_t bytes);
 /// "1:02:03" or "2:03".
 std::string human_duration(double seconds);
 /// "421,642"

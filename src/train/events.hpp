@@ -24,6 +24,7 @@ struct StepEvent {
   std::int64_t step = 0;           ///< optimizer steps done in the whole run
   std::int64_t step_in_epoch = 0;  ///< from 1
   double loss = 0;                 ///< mean over the images of the step
+  double accuracy = 0;             ///< on the images of the step, before the update
   double lr = 0, grad_norm = 0;    ///< the norm before clipping
   double images_per_s = 0;         ///< of this epoch so far
   double seconds_left = 0;         ///< of training, estimated

@@ -67,6 +67,7 @@ Json to_json(const StepEvent& e) {
           {"step", e.step},
           {"step_in_epoch", e.step_in_epoch},
           {"loss", e.loss},
+          {"accuracy", e.accuracy},
           {"lr", e.lr},
           {"grad_norm", e.grad_norm},
           {"images_per_s", e.images_per_s},
@@ -109,9 +110,8 @@ void JsonSink::stepped(const StepEvent& event) { out_ << to_json(event).dump() <
 void JsonSink::epoch_done(const EpochEvent& event) { out_ << to_json(event).dump() << std::endl; }
 void JsonSink::ended(const EndEvent& event) { out_ << to_json(event).dump() << std::endl; }
 
-MetricsFile::MetricsFile(std::string file, const std::string& resume_from, std::int64_t resume_step)
-    : file_(std::move(file)) {
-  write_file_atomically(file_, resume_from.empty() ? std::string() : lines_up_to(resume_from, resume_step));
+void MetricsFile::started(const StartEvent& event) {
+  write_file_atomically(file_, earlier_.empty() ? std::string() : lines_up_to(earlier_, event.resumed_at_step));
   out_.open(file_, std::ios::app);
   if (!out_) throw IoError(fmt::format("{} cannot be opened for writing", file_), "check the folder's permissions");
 }

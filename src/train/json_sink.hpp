@@ -3,6 +3,7 @@
 #include <iosfwd>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/events.hpp"
@@ -32,15 +33,18 @@ class JsonSink final : public EventSink {
 /// metrics.jsonl of a run's folder: every step and epoch, without gaps or repeats over interruptions.
 class MetricsFile final : public EventSink {
  public:
-  /// A new file, or with `resume_from` the lines of that file up to `resume_step`. Throws IoError.
-  explicit MetricsFile(std::string file, const std::string& resume_from = {}, std::int64_t resume_step = 0);
+  /// When the run starts: a new file, or if it is resumed, the lines of `earlier` up to the step where it goes on. Its
+  /// events throw IoError.
+  explicit MetricsFile(std::string file, std::string earlier = {})
+      : file_(std::move(file)), earlier_(std::move(earlier)) {}
+  void started(const StartEvent& event) override;
   void stepped(const StepEvent& event) override;
   void epoch_done(const EpochEvent& event) override;
   std::vector<std::string> files() const override { return {file_}; }
 
  private:
   void write(const nlohmann::ordered_json& json);
-  std::string file_;
+  std::string file_, earlier_;
   std::ofstream out_;
 };
 

@@ -56,6 +56,7 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
       steps_per_epoch_(steps_per_epoch(config_, train_set.size())),
       schedule_(make_schedule(config_, train_set.size())),
       loader_(train_set, {.batch = config_.batch, .shuffle = true, .seed = config_.seed, .device = device_}) {
+  config_.size = spec_.size;
   set_num_threads(config_.threads);
   memory::allocator(device_).set_limit(config_.memory_limit);
   manual_seed(config_.seed);
@@ -87,6 +88,7 @@ Trainer::Trainer(const RunState& state, const data::ImageSet& train_set, const d
 }
 
 EndEvent Trainer::run() {
+  make_run_folder(options_.out);
   const StartEvent start = start_event();
   for (EventSink* sink : options_.sinks) sink->started(start);
   save_state();  // a folder that cannot be written is found out now, and there is a state to go back to
@@ -94,7 +96,7 @@ EndEvent Trainer::run() {
     train_epoch();
     if (progress_.step_in_epoch < steps_per_epoch_ || !finish_epoch()) break;
   }
-  if (progress_.step > saved_step_ || progress_.epoch == 0) save_all();
+  if (unsaved_) save_all();
   const EndEvent end = end_event(progress_.epoch >= config_.epochs.value() ? Ending::finished
                                  : at_step_limit()                         ? Ending::step_limit
                                                                            : Ending::interrupted);
@@ -137,6 +139,7 @@ void Trainer::train_step() {
   optimizer_->set_lr(lr);
   optimizer_->step();
 
+  unsaved_ = true;
   ++progress_.step;
   ++progress_.step_in_epoch;
   progress_.loss_sum += result.loss * static_cast<double>(window.images);
@@ -147,7 +150,7 @@ void Trainer::train_step() {
   train_seconds_ += seconds;
   epoch_images_ += window.images;
   trained_images_ += window.images;
-  const StepEvent event = step_event(result, lr);
+  const StepEvent event = step_event(result, window, lr);
   for (EventSink* sink : options_.sinks) sink->stepped(event);
 }
 
@@ -203,7 +206,7 @@ StartEvent Trainer::start_event() const {
           .out = options_.out};
 }
 
-StepEvent Trainer::step_event(const StepResult& result, double lr) const {
+StepEvent Trainer::step_event(const StepResult& result, const Window& window, double lr) const {
   const memory::Stats stats = memory::allocator(device_).stats();
   const double images_per_s = rate(epoch_images_, epoch_seconds_);
   const auto images_left = static_cast<double>((total_steps() - progress_.step) * config_.batch * config_.accumulate);
@@ -211,6 +214,7 @@ StepEvent Trainer::step_event(const StepResult& result, double lr) const {
           .step = progress_.step,
           .step_in_epoch = progress_.step_in_epoch,
           .loss = result.loss,
+          .accuracy = static_cast<double>(result.correct) / static_cast<double>(window.images),
           .lr = lr,
           .grad_norm = result.grad_norm,
           .images_per_s = images_per_s,
@@ -233,7 +237,6 @@ void Trainer::report_divergence(const StepResult& result, const Window& window) 
 }
 
 void Trainer::save_state() {
-  make_run_folder(options_.out);
   save_run_state(state_file_of(options_.out), {.config = config_,
                                                .spec = spec_,
                                                .train_images = train_set_.size(),
@@ -250,6 +253,7 @@ void Trainer::save_all() {
   // The state last: whatever it describes is already there.
   save_model(model_file_of(options_.out), *module_, spec_);
   save_state();
+  unsaved_ = false;
 }
 
 std::vector<std::string> Trainer::files() const {

@@ -51,7 +51,7 @@ class Trainer {
   bool at_step_limit() const { return config_.steps > 0 && progress_.step >= config_.steps; }
   std::int64_t total_steps() const;
   StartEvent start_event() const;
-  StepEvent step_event(const StepResult& result, double lr) const;
+  StepEvent step_event(const StepResult& result, const Window& window, double lr) const;
   Window next_window() const;
   /// Trains until the end of the epoch, the limit or a request to stop.
   void train_epoch();
@@ -84,6 +84,7 @@ class Trainer {
   std::uint64_t peak_allocated_ = 0, peak_reserved_ = 0;
   Clock::time_point saved_at_{};
   std::int64_t saved_step_ = 0;
+  bool unsaved_ = true;  ///< the weights in the folder are not the present ones
   std::optional<Evaluation> last_test_;
   std::int64_t tested_step_ = -1;
 };
