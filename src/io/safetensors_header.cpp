@@ -148,11 +148,12 @@ class HeaderParser {
 
   void check_size(const TensorEntry& entry) const {
     std::uint64_t bytes = size_of(entry.dtype);
-    for (const std::int64_t size : entry.shape) {
-      if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) {
+    for (const std::int64_t size : entry.shape) {  // zeros left out: a part of the product must not overflow either
+      if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1)), &bytes)) {
         fail(entry.name, fmt::format("has shape {}, whose product overflows", entry.shape.str()));
       }
     }
+    if (std::ranges::find(entry.shape, 0) != entry.shape.end()) bytes = 0;
     if (bytes != entry.end - entry.begin) {
       fail(entry.name, fmt::format("{}{} needs {} bytes, but its offsets [{}, {}) hold {}", format_name_of(entry.dtype),
                                    entry.shape.str(), bytes, entry.begin, entry.end, entry.end - entry.begin));
