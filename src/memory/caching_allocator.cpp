@@ -333,6 +333,7 @@ Block* CachingAllocator::allocate(std::size_t bytes, Stream stream, PoolId pool)
 }
 
 void CachingAllocator::free(Block* block) noexcept {
+  if (!block) return;
   const std::lock_guard lock(impl_->mutex);
   impl_->free(block);
 }
