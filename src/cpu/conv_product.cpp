@@ -64,7 +64,7 @@ void multiply_block(const PatchProduct<T>& p, const T* packed, std::int64_t grou
     Product<T> product{
         rows,       columns, size, block, packed + first * Tile<T>::kWidth, Tile<T>::kWidth, depth * Tile<T>::kWidth,
         out.data(), i > 0};
-    if (p.bias && i + 1 == passes.parts) product.bias = p.bias + group * p.columns + column;
+    if (p.bias && i == 0) product.bias = p.bias + group * p.columns + column;
     multiply(product);
   }
 }
