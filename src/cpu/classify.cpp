@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
-#include <Eigen/Core>
 #include <cmath>
 
 #include "cpu/dispatch.hpp"
+#include "cpu/eigen.hpp"
 #include "cpu/elementwise.hpp"
 #include "cpu/register.hpp"
 #include "kernels.hpp"
@@ -11,14 +11,11 @@
 namespace cuttle::cpu {
 namespace {
 
-template <class T>
-using Row = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
-template <class T>
-using ConstRow = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T> using Row = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+template <class T> using ConstRow = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 
 /// Calls body(row of in, row of in2, row of out) over [N,K] tensors; in2 may be in.
-template <class Body>
-void for_rows(const char* op, const Tensor& in, const Tensor& in2, const Tensor& out, Body body) {
+template <class Body> void for_rows(const char* op, const Tensor& in, const Tensor& in2, const Tensor& out, Body body) {
   const std::int64_t classes = in.size(1);
   dispatch_floating(op, in, [&]<class T>(T) {
     const T *a = in.data<T>(), *b = in2.data<T>();
@@ -32,8 +29,7 @@ void for_rows(const char* op, const Tensor& in, const Tensor& in2, const Tensor&
 }
 
 /// log(sum(exp(x))) as max + log_sum: apart, the two keep digits that their sum loses.
-template <class T>
-struct LogSumExp {
+template <class T> struct LogSumExp {
   T max, log_sum;
   explicit LogSumExp(const ConstRow<T>& x) : max(x.maxCoeff()), log_sum(std::log((x - max).exp().sum())) {}
 };
@@ -70,8 +66,9 @@ const std::int64_t* checked_targets(const char* op, const Tensor& targets, std::
   const std::int64_t* target = targets.data<std::int64_t>();
   for (std::int64_t row = 0; row < targets.numel(); ++row) {
     if (target[row] < 0 || target[row] >= classes) {
-      throw DataError(fmt::format("{}: target {} in row {} is outside [0,{})", op, target[row], row, classes),
-                      "labels count from 0 and the last layer needs an output for each; check the labels of the data set");
+      throw DataError(
+          fmt::format("{}: target {} in row {} is outside [0,{})", op, target[row], row, classes),
+          "labels count from 0 and the last layer needs an output for each; check the labels of the data set");
     }
   }
   return target;
@@ -105,8 +102,8 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
 }
 
 /// (softmax(x) - q) * d_loss, divided by N for the mean.
-void cross_entropy_backward(const Tensor& d_loss, const Tensor& logits, const Tensor& targets, const Tensor& log_sum_exp,
-                            const CrossEntropyOptions& options, const Tensor& d_logits) {
+void cross_entropy_backward(const Tensor& d_loss, const Tensor& logits, const Tensor& targets,
+                            const Tensor& log_sum_exp, const CrossEntropyOptions& options, const Tensor& d_logits) {
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
   const std::int64_t* target = checked_targets("cross_entropy backward", targets, classes);
   dispatch_floating("cross_entropy backward", logits, [&]<class T>(T) {
@@ -127,8 +124,7 @@ void cross_entropy_backward(const Tensor& d_loss, const Tensor& logits, const Te
 }
 
 /// Index of the largest value, the first of equals; NaN counts as the largest, as in PyTorch.
-template <class T>
-std::int64_t argmax(const T* x, std::int64_t n) {
+template <class T> std::int64_t argmax(const T* x, std::int64_t n) {
   std::int64_t best = 0;
   for (std::int64_t i = 1; i < n && x[best] == x[best]; ++i) {
     if (x[i] > x[best] || x[i] != x[i]) best = i;

@@ -9,8 +9,7 @@ namespace cuttle::cpu {
 
 /// Calls body(T{}) with the type the CPU computes in for this tensor: float or double. Other dtypes are only stored
 /// and converted, so they throw DtypeError.
-template <class Body>
-void dispatch_floating(const char* op, const Tensor& t, Body&& body) {
+template <class Body> void dispatch_floating(const char* op, const Tensor& t, Body&& body) {
   switch (t.dtype()) {
     case DType::f32: return body(float{});
     case DType::f64: return body(double{});
@@ -21,8 +20,7 @@ void dispatch_floating(const char* op, const Tensor& t, Body&& body) {
 }
 
 /// Calls body(T{}) with the element type of any tensor.
-template <class Body>
-void dispatch_any(const Tensor& t, Body&& body) {
+template <class Body> void dispatch_any(const Tensor& t, Body&& body) {
   switch (t.dtype()) {
     case DType::f32: return body(float{});
     case DType::f64: return body(double{});
@@ -35,9 +33,6 @@ void dispatch_any(const Tensor& t, Body&& body) {
 }
 
 /// First element of a kernel's output. Throws DtypeError unless T is the tensor's dtype.
-template <class T>
-T* writable(const Tensor& t) {
-  return const_cast<T*>(t.data<T>());
-}
+template <class T> T* writable(const Tensor& t) { return const_cast<T*>(t.data<T>()); }
 
 }  // namespace cuttle::cpu

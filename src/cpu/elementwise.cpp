@@ -2,6 +2,7 @@
 
 #include "cpu/dispatch.hpp"
 #include "cpu/elementwise_cast.hpp"
+#include "cpu/layout.hpp"
 #include "cpu/norm_channels.hpp"
 #include "cpu/register.hpp"
 #include "kernels.hpp"
@@ -12,8 +13,9 @@ namespace {
 void fill(const Tensor& out, double value) {
   dispatch_any(out, [&]<class T>(T) {
     T* to = writable<T>(out);
-    parallel_for(out.numel(), kElementGrain,
-                 [=, element = cast<T>(value)](std::int64_t begin, std::int64_t end) { std::fill(to + begin, to + end, element); });
+    parallel_for(out.numel(), kElementGrain, [=, element = cast<T>(value)](std::int64_t begin, std::int64_t end) {
+      std::fill(to + begin, to + end, element);
+    });
   });
 }
 
@@ -64,10 +66,9 @@ void normalize_images(const Tensor& images, const Tensor& mean, const Tensor& st
   for (double& center : affine.center) center *= 255;
   for (double& factor : affine.scale) factor = 1 / (255 * factor);
   affine.shift.assign(affine.center.size(), 0);
-  const Tensor pixels = to_nhwc(images);
-  through_nhwc(out, [&](const Tensor& y) {
-    apply_affine(pixels.data<std::uint8_t>(), affine, columns_of(pixels), writable<float>(y));
-  });
+  const Tensor pixels = to_nhwc(images), result = nhwc_scratch(out);
+  apply_affine(pixels.data<std::uint8_t>(), affine, columns_of(pixels), writable<float>(result));
+  from_nhwc(result, out);
 }
 
 }  // namespace

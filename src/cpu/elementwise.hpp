@@ -13,12 +13,13 @@ namespace cuttle::cpu {
 inline constexpr std::int64_t kElementGrain = 1 << 14;
 
 /// The same for rows of `row` elements.
-constexpr std::int64_t row_grain(std::int64_t row) { return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(row, 1)); }
+constexpr std::int64_t row_grain(std::int64_t row) {
+  return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(row, 1));
+}
 
 /// out[i] = f(x[i]); out may be x. The loop in place is apart because the compiler vectorises the other one only for
 /// arrays that do not overlap.
-template <class T, class F>
-void map(const T* x, T* out, std::int64_t n, F f) {
+template <class T, class F> void map(const T* x, T* out, std::int64_t n, F f) {
   parallel_for(n, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
     if (x == out) {
       for (std::int64_t i = begin; i < end; ++i) out[i] = f(out[i]);
@@ -29,8 +30,7 @@ void map(const T* x, T* out, std::int64_t n, F f) {
 }
 
 /// out[i] = f(a[i], b[i]); out may be a or b.
-template <class T, class F>
-void map(const T* a, const T* b, T* out, std::int64_t n, F f) {
+template <class T, class F> void map(const T* a, const T* b, T* out, std::int64_t n, F f) {
   parallel_for(n, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
     if (a == out) {
       for (std::int64_t i = begin; i < end; ++i) out[i] = f(out[i], b[i]);
@@ -44,8 +44,7 @@ void map(const T* a, const T* b, T* out, std::int64_t n, F f) {
 
 /// Sum of part(begin, end) over blocks of [0, n) of `block` elements. The blocks depend on n alone and are added in
 /// order, so the result is the same for every number of threads.
-template <class Part>
-double sum_blocks(std::int64_t n, std::int64_t block, Part part) {
+template <class Part> double sum_blocks(std::int64_t n, std::int64_t block, Part part) {
   std::vector<double> sums(static_cast<std::size_t>((n + block - 1) / block));
   parallel_for(static_cast<std::int64_t>(sums.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t b = begin; b < end; ++b) {
@@ -56,8 +55,7 @@ double sum_blocks(std::int64_t n, std::int64_t block, Part part) {
 }
 
 /// Sum of term(x[i]) in double.
-template <class T, class Term>
-double sum_terms(const T* x, std::int64_t n, Term term) {
+template <class T, class Term> double sum_terms(const T* x, std::int64_t n, Term term) {
   return sum_blocks(n, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
     constexpr std::int64_t kLanes = 16;  // sums side by side fill vector registers and hide the latency of an addition
     double lanes[kLanes] = {};

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cpu/dispatch.hpp"
+#include "cpu/layout.hpp"
 #include "cpu/norm_channels.hpp"
 #include "cpu/norm_reduce.hpp"
 #include "cpu/register.hpp"
@@ -22,12 +23,12 @@ std::vector<double> product(std::vector<double> a, const std::vector<double>& b)
   return a;
 }
 
+/// x is NHWC, y of any layout.
 void normalize(const Tensor& x, const ChannelAffine& affine, const Tensor& y) {
-  through_nhwc(y, [&](const Tensor& result) {
-    dispatch_floating("batch_norm2d", x, [&]<class T>(T) {
-      apply_affine(x.data<T>(), affine, columns_of(x), writable<T>(result));
-    });
-  });
+  const Tensor result = nhwc_scratch(y);
+  dispatch_floating("batch_norm2d", x,
+                    [&]<class T>(T) { apply_affine(x.data<T>(), affine, columns_of(x), writable<T>(result)); });
+  from_nhwc(result, y);
 }
 
 /// running += momentum * (batch - running)
@@ -39,8 +40,8 @@ void move_towards(const Tensor& running, const std::vector<double>& batch, doubl
 }
 
 void batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-                      const Tensor& running_var, const BatchNorm2dOptions& options, const Tensor& y,
-                      const Tensor& mean, const Tensor& inv_std) {
+                      const Tensor& running_var, const BatchNorm2dOptions& options, const Tensor& y, const Tensor& mean,
+                      const Tensor& inv_std) {
   const std::int64_t channels = x.size(1);
   const double count = per_channel_count(x);
   const Tensor pixels = to_nhwc(x);
@@ -61,11 +62,12 @@ void batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
 void batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                      const Tensor& running_var, double eps, const Tensor& y) {
   const std::int64_t channels = x.size(1);
-  normalize(to_nhwc(x),
-            {channel_values(running_mean, channels, 0),
-             product(inverse_deviation(channel_values(running_var, channels, 1), eps), channel_values(weight, channels, 1)),
-             channel_values(bias, channels, 0)},
-            y);
+  normalize(
+      to_nhwc(x),
+      {channel_values(running_mean, channels, 0),
+       product(inverse_deviation(channel_values(running_var, channels, 1), eps), channel_values(weight, channels, 1)),
+       channel_values(bias, channels, 0)},
+      y);
 }
 
 /// dx = dy * dy_scale + (x - center) * x_scale + shift with the channel's values.
@@ -108,11 +110,11 @@ void batch_norm_train_backward(const Tensor& dy, const Tensor& x, const Tensor& 
   }
   store_channel_values(product(sums.dy_centered, deviation), d_weight);
   store_channel_values(sums.dy, d_bias);
-  through_nhwc(dx, [&](const Tensor& result) {
-    dispatch_floating("batch_norm2d backward", x, [&]<class T>(T) {
-      apply_backward(gradient.data<T>(), pixels.data<T>(), affine, columns_of(pixels), writable<T>(result));
-    });
+  const Tensor result = nhwc_scratch(dx);
+  dispatch_floating("batch_norm2d backward", x, [&]<class T>(T) {
+    apply_backward(gradient.data<T>(), pixels.data<T>(), affine, columns_of(pixels), writable<T>(result));
   });
+  from_nhwc(result, dx);
 }
 
 void batch_norm_eval_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& running_mean,

@@ -4,13 +4,6 @@
 
 namespace cuttle::cpu {
 
-Tensor to_nhwc(const Tensor& t) {
-  if (t.layout() == Layout::nhwc) return t;
-  const Tensor copy = Tensor::empty(t.shape(), {t.dtype(), t.device(), Layout::nhwc});
-  convert(t, copy);
-  return copy;
-}
-
 std::vector<double> channel_values(const Tensor& t, std::int64_t channels, double fallback) {
   if (!t.defined()) return std::vector<double>(static_cast<std::size_t>(channels), fallback);
   std::vector<double> values;

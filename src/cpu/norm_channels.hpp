@@ -7,20 +7,8 @@
 #include "cuttle/tensor.hpp"
 
 /// What the kernels that treat every channel of a 4-D tensor apart have in common. They work on NHWC, where channels
-/// are the columns of a matrix [N*H*W, C]; NCHW tensors pass through a copy.
+/// are the columns of a matrix [N*H*W, C].
 namespace cuttle::cpu {
-
-/// The tensor itself if it is NHWC, else a copy that is.
-Tensor to_nhwc(const Tensor& t);
-
-/// Calls body with an NHWC tensor to write, whose contents become `out`'s.
-template <class Body>
-void through_nhwc(const Tensor& out, Body&& body) {
-  if (out.layout() == Layout::nhwc) return body(out);
-  const Tensor result = Tensor::empty(out.shape(), {out.dtype(), out.device(), Layout::nhwc});
-  body(result);
-  convert(result, out);
-}
 
 /// C values (f32 or f64), or `fallback` C times where the tensor is undefined.
 std::vector<double> channel_values(const Tensor& t, std::int64_t channels, double fallback);
@@ -41,8 +29,7 @@ struct ChannelAffine {
 };
 
 /// The channels' values once for each column.
-template <class T>
-std::vector<T> per_column(const std::vector<double>& values, const Columns& at) {
+template <class T> std::vector<T> per_column(const std::vector<double>& values, const Columns& at) {
   std::vector<T> result(static_cast<std::size_t>(at.cols));
   for (std::size_t c = 0; c < result.size(); ++c) result[c] = static_cast<T>(values[c % values.size()]);
   return result;
@@ -54,8 +41,7 @@ void affine_row(const In* __restrict x, const Out* __restrict center, const Out*
   for (std::int64_t c = 0; c < cols; ++c) y[c] = (static_cast<Out>(x[c]) - center[c]) * scale[c] + shift[c];
 }
 
-template <class In, class Out>
-void apply_affine(const In* x, const ChannelAffine& affine, const Columns& at, Out* y) {
+template <class In, class Out> void apply_affine(const In* x, const ChannelAffine& affine, const Columns& at, Out* y) {
   const std::vector<Out> center = per_column<Out>(affine.center, at), scale = per_column<Out>(affine.scale, at),
                          shift = per_column<Out>(affine.shift, at);
   parallel_for(at.rows, row_grain(at.cols), [&](std::int64_t begin, std::int64_t end) {

@@ -14,11 +14,11 @@ constexpr std::int64_t kBlockRows = 32;
 constexpr std::int64_t kMaxSlabs = 64;
 
 /// Rows [begin, end) of each slab, by parallel_for over slabs.
-template <class Body>
-std::int64_t for_slabs(const Columns& at, Body body) {
+template <class Body> std::int64_t for_slabs(const Columns& at, Body body) {
   const std::int64_t slabs = std::clamp<std::int64_t>(at.rows / std::max(kBlockRows, row_grain(at.cols)), 1, kMaxSlabs);
   parallel_for(slabs, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t slab = first; slab < last; ++slab) body(slab, at.rows * slab / slabs, at.rows * (slab + 1) / slabs);
+    for (std::int64_t slab = first; slab < last; ++slab)
+      body(slab, at.rows * slab / slabs, at.rows * (slab + 1) / slabs);
   });
   return slabs;
 }
@@ -44,8 +44,7 @@ struct Moments {
   }
 };
 
-template <class T>
-void add_row(const T* __restrict x, T* __restrict sum, std::int64_t cols) {
+template <class T> void add_row(const T* __restrict x, T* __restrict sum, std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; ++c) sum[c] += x[c];
 }
 
@@ -60,8 +59,7 @@ void add_deviations(const T* __restrict x, const T* __restrict center, T* __rest
 }
 
 /// Moments of rows that fit the cache, in two passes.
-template <class T>
-class BlockMoments {
+template <class T> class BlockMoments {
  public:
   explicit BlockMoments(std::int64_t cols)
       : cols_(cols), center_(size()), sum_(size()), squares_(size()), mean_(size()), deviations_(size()) {}
@@ -93,8 +91,7 @@ class BlockMoments {
   std::vector<double> mean_, deviations_;
 };
 
-template <class T>
-ChannelMoments moments_of(const T* x, const Columns& at) {
+template <class T> ChannelMoments moments_of(const T* x, const Columns& at) {
   std::vector<Moments> slabs(kMaxSlabs, Moments(0));
   const std::int64_t used = for_slabs(at, [&](std::int64_t slab, std::int64_t begin, std::int64_t end) {
     Moments moments(at.cols);
@@ -123,8 +120,7 @@ void add_products(const T* __restrict dy, const T* __restrict x, const T* __rest
   }
 }
 
-template <class T>
-GradientSums sums_of(const T* dy, const T* x, const std::vector<T>& center, const Columns& at) {
+template <class T> GradientSums sums_of(const T* dy, const T* x, const std::vector<T>& center, const Columns& at) {
   const std::size_t cols = static_cast<std::size_t>(at.cols);
   std::vector<GradientSums> slabs(kMaxSlabs);
   const std::int64_t used = for_slabs(at, [&](std::int64_t slab, std::int64_t begin, std::int64_t end) {

@@ -1,7 +1,7 @@
-#include <Eigen/Core>
 #include <cmath>
 
 #include "cpu/dispatch.hpp"
+#include "cpu/eigen.hpp"
 #include "cpu/elementwise.hpp"
 #include "cpu/register.hpp"
 #include "kernels.hpp"
@@ -9,17 +9,14 @@
 namespace cuttle::cpu {
 namespace {
 
-template <class T>
-using Array = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
-template <class T>
-using ConstArray = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
+template <class T> using Array = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
+template <class T> using ConstArray = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
 
 std::int64_t step_of(const Tensor& step) { return *step.data<std::int64_t>(); }
 double rate_of(const Tensor& lr) { return static_cast<double>(*lr.data<float>()); }
 
 /// Calls body(begin, n) over blocks that stay in the cache while several expressions pass over them.
-template <class Body>
-void for_cached_blocks(std::int64_t n, Body body) {
+template <class Body> void for_cached_blocks(std::int64_t n, Body body) {
   constexpr std::int64_t kBlock = 2048;
   parallel_for(n, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; i += kBlock) body(i, std::min(kBlock, end - i));

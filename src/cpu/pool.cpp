@@ -44,33 +44,32 @@ void take_average(const T* corner, std::int64_t row, const Window& h, const Wind
   }
 }
 
-template <class T>
-void average(const T* x, const Images& image, const Axes& axes, T* y) {
+template <class T> void average(const T* x, const Images& image, const Axes& axes, T* y) {
   const std::int64_t channels = image.channels, row = image.width * channels;
   const std::int64_t out_height = axes.h.output(), out_width = axes.w.output();
-  parallel_for(image.count * out_height, row_grain(image.height * row / out_height), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Window& h = axes.h.windows[static_cast<std::size_t>(i % out_height)];
-      const T* top = x + (i / out_height * image.height + h.first) * row;
-      for (std::int64_t q = 0; q < out_width; ++q) {
-        const Window& w = axes.w.windows[static_cast<std::size_t>(q)];
-        take_average(top + w.first * channels, row, h, w, channels, y + (i * out_width + q) * channels);
-      }
-    }
-  });
+  parallel_for(image.count * out_height, row_grain(image.height * row / out_height),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const Window& h = axes.h.windows[static_cast<std::size_t>(i % out_height)];
+                   const T* top = x + (i / out_height * image.height + h.first) * row;
+                   for (std::int64_t q = 0; q < out_width; ++q) {
+                     const Window& w = axes.w.windows[static_cast<std::size_t>(q)];
+                     take_average(top + w.first * channels, row, h, w, channels, y + (i * out_width + q) * channels);
+                   }
+                 }
+               });
 }
 
-template <class T>
-void add_scaled(const T* __restrict dy, T factor, std::int64_t channels, T* __restrict dx) {
+template <class T> void add_scaled(const T* __restrict dy, T factor, std::int64_t channels, T* __restrict dx) {
   for (std::int64_t c = 0; c < channels; ++c) dx[c] += dy[c] * factor;
 }
 
 /// Every input gathers from the windows that read it.
-template <class T>
-void average_backward(const T* dy, const Images& image, const Axes& axes, T* dx) {
+template <class T> void average_backward(const T* dy, const Images& image, const Axes& axes, T* dx) {
   const Readers rows(axes.h), columns(axes.w);
   const std::int64_t channels = image.channels, out_width = axes.w.output();
-  const auto gather = [&](std::int64_t out_image, std::span<const Reader> of_row, std::span<const Reader> of_column, T* pixel) {
+  const auto gather = [&](std::int64_t out_image, std::span<const Reader> of_row, std::span<const Reader> of_column,
+                          T* pixel) {
     std::fill_n(pixel, channels, T{0});
     for (const Reader& row : of_row) {
       const double row_divisor = axes.h.windows[static_cast<std::size_t>(row.output)].divisor;
@@ -81,20 +80,20 @@ void average_backward(const T* dy, const Images& image, const Axes& axes, T* dx)
       }
     }
   };
-  parallel_for(image.count * image.height, row_grain(image.width * channels), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t out_image = i / image.height * axes.h.output();
-      for (std::int64_t w = 0; w < image.width; ++w) {
-        gather(out_image, rows.of(i % image.height), columns.of(w), dx + (i * image.width + w) * channels);
-      }
-    }
-  });
+  parallel_for(image.count * image.height, row_grain(image.width * channels),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t out_image = i / image.height * axes.h.output();
+                   for (std::int64_t w = 0; w < image.width; ++w) {
+                     gather(out_image, rows.of(i % image.height), columns.of(w), dx + (i * image.width + w) * channels);
+                   }
+                 }
+               });
 }
 
 void avg_pool2d(const Tensor& x, const Pool2dOptions& options, const Tensor& y) {
-  dispatch_floating("avg_pool2d", x, [&]<class T>(T) {
-    average(x.data<T>(), Images(x), average_axes(x, y, options), writable<T>(y));
-  });
+  dispatch_floating("avg_pool2d", x,
+                    [&]<class T>(T) { average(x.data<T>(), Images(x), average_axes(x, y, options), writable<T>(y)); });
 }
 
 void avg_pool2d_backward(const Tensor& dy, const Pool2dOptions& options, const Tensor& dx) {
@@ -104,9 +103,8 @@ void avg_pool2d_backward(const Tensor& dy, const Pool2dOptions& options, const T
 }
 
 void adaptive_avg_pool2d(const Tensor& x, const Tensor& y) {
-  dispatch_floating("adaptive_avg_pool2d", x, [&]<class T>(T) {
-    average(x.data<T>(), Images(x), adaptive_axes(x, y), writable<T>(y));
-  });
+  dispatch_floating("adaptive_avg_pool2d", x,
+                    [&]<class T>(T) { average(x.data<T>(), Images(x), adaptive_axes(x, y), writable<T>(y)); });
 }
 
 void adaptive_avg_pool2d_backward(const Tensor& dy, const Tensor& dx) {

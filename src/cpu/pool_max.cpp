@@ -19,24 +19,19 @@ struct Axes {
 };
 
 /// Calls body(Index{}) with the type of an argmax tensor.
-template <class Body>
-void dispatch_index(const Tensor& argmax, Body&& body) {
+template <class Body> void dispatch_index(const Tensor& argmax, Body&& body) {
   if (argmax.dtype() == DType::u8) return body(std::uint8_t{});
   body(std::int32_t{});
 }
 
 /// A pixel that a window reads, and its place in the window.
-template <class T>
-struct Tap {
+template <class T> struct Tap {
   const T* pixel;
   int index;
 };
 
 /// As in PyTorch, the first of equals wins, and NaN wins over all.
-template <class T>
-bool wins(T value, T best) {
-  return value > best || value != value;
-}
+template <class T> bool wins(T value, T best) { return value > best || value != value; }
 
 /// The winner of each channel among the taps of a window.
 template <class T, class Index>
@@ -126,10 +121,12 @@ void take_gradient(const T* __restrict dy, const Index* __restrict argmax, int t
 
 /// Every input gathers from the windows that read it, so that each is written once and rows need no locks.
 template <class T, class Index>
-void backward(const T* dy, const Index* argmax, const Images& image, const Axes& axes, std::int64_t kernel_width, T* dx) {
+void backward(const T* dy, const Index* argmax, const Images& image, const Axes& axes, std::int64_t kernel_width,
+              T* dx) {
   const Readers rows(axes.h), columns(axes.w);
   const std::int64_t channels = image.channels, out_width = axes.w.output();
-  const auto gather = [&](std::int64_t out_image, std::span<const Reader> of_row, std::span<const Reader> of_column, T* pixel) {
+  const auto gather = [&](std::int64_t out_image, std::span<const Reader> of_row, std::span<const Reader> of_column,
+                          T* pixel) {
     bool written = false;
     for (const Reader& row : of_row) {
       for (const Reader& column : of_column) {
@@ -145,15 +142,16 @@ void backward(const T* dy, const Index* argmax, const Images& image, const Axes&
     }
     if (!written) std::fill_n(pixel, channels, T{0});
   };
-  parallel_for(image.count * image.height, row_grain(image.width * channels), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t out_image = i / image.height * axes.h.output();
-      const std::span<const Reader> of_row = rows.of(i % image.height);
-      for (std::int64_t w = 0; w < image.width; ++w) {
-        gather(out_image, of_row, columns.of(w), dx + (i * image.width + w) * channels);
-      }
-    }
-  });
+  parallel_for(image.count * image.height, row_grain(image.width * channels),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t out_image = i / image.height * axes.h.output();
+                   const std::span<const Reader> of_row = rows.of(i % image.height);
+                   for (std::int64_t w = 0; w < image.width; ++w) {
+                     gather(out_image, of_row, columns.of(w), dx + (i * image.width + w) * channels);
+                   }
+                 }
+               });
 }
 
 }  // namespace

@@ -11,8 +11,7 @@ namespace cuttle::cpu {
 namespace {
 
 /// Calls body(i, words) for each group of four elements i..i+3, the last of which may be cut short by n.
-template <class Body>
-void for_groups(std::int64_t n, PhiloxKey key, Body body) {
+template <class Body> void for_groups(std::int64_t n, PhiloxKey key, Body body) {
   parallel_for((n + 3) / 4, kElementGrain / 4, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t g = begin; g < end; ++g) {
       body(4 * g, philox4x32(key.seed, key.stream, key.offset + static_cast<std::uint64_t>(g)));
@@ -21,8 +20,7 @@ void for_groups(std::int64_t n, PhiloxKey key, Body body) {
 }
 
 /// out[i] is value[i % 4] of what values(words) makes of its group.
-template <class T, class Values>
-void generate(T* out, std::int64_t n, PhiloxKey key, Values values) {
+template <class T, class Values> void generate(T* out, std::int64_t n, PhiloxKey key, Values values) {
   for_groups(n, key, [=](std::int64_t i, const std::array<std::uint32_t, 4>& words) {
     const std::array<double, 4> group = values(words);
     for (std::int64_t j = 0; j < std::min<std::int64_t>(4, n - i); ++j) {
