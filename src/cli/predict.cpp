@@ -120,7 +120,7 @@ void run(const PredictFlags& flags) {
                                                        static_cast<std::int64_t>(file.spec->classes.size())}
                                         : WantedImages{};
   std::optional<data::ImageSet> set;
-  if (flags.index || !flags.data.empty()) set = open_images(data_or_default(flags.data), data::Split::test, wanted);
+  if (flags.index || (!file.spec && !flags.data.empty())) set = open_images(data_or_default(flags.data), data::Split::test, wanted);
   const TrainedModel trained = load_trained(file, flags.model, set ? &*set : nullptr, device);
 
   const bool small = trained.spec.channels == 1 && trained.spec.size <= kLargestDrawn;
