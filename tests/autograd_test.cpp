@@ -168,9 +168,7 @@ TEST_CASE("ops under NoGrad record nothing, and recording comes back with its en
   Tensor x = leaf({1, 2});
   {
     const NoGrad outer;
-    {
-      const NoGrad inner;
-    }
+    { const NoGrad inner; }
     CHECK_FALSE(grad_enabled());
     CHECK_FALSE(mul(x, 2).requires_grad());
   }

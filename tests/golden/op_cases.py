@@ -258,7 +258,9 @@ def classification_cases():
     return [
         *softmaxes("5x7", (5, 7)),
         *softmaxes("one class", (3, 1)),
-        *softmaxes("logits up to 200", (4, 10), scale=200.0),
+        *softmaxes("logits near 200", (4, 10), scale=3.0, shift=200.0),
+        # not for softmax: the gradient of a saturated one is lost to rounding in float32, whoever computes it
+        case("logits up to 200", "log_softmax", [tensor("x", (4, 10), 81, scale=200.0)]),
         *softmaxes("1000 classes", (3, 1000), scale=5.0),
         entropy("mean", 5, 10, scale=3.0),
         entropy("sum", 5, 10, reduction="sum", scale=3.0),
