@@ -35,7 +35,8 @@ template <class T> bool wins(T value, T best) { return value > best || value != 
 
 /// Not inlined: GCC would interleave the calls for two taps and leave scalar code.
 template <class T>
-[[gnu::noinline]] void challenge(const T* __restrict pixel, int index, std::int64_t n, T* __restrict best, int* __restrict winner) {
+[[gnu::noinline]] void challenge(const T* __restrict pixel, int index, std::int64_t n, T* __restrict best,
+                                 int* __restrict winner) {
   for (std::int64_t c = 0; c < n; ++c) {
     const T value = pixel[c], current = best[c];
     const int holder = winner[c];
