@@ -235,11 +235,14 @@ TEST_CASE("a changed byte of gzip data is an error, or changes nothing") {
     Bytes changed = packed;
     changed[at] ^= 0x55;
     write_bytes(folder.file("images.gz"), changed);
+    Bytes pixels;
     try {
-      CHECK(data::idx(folder.file("images.gz"), folder.file("labels")).pixels == counting(60));
+      pixels = data::idx(folder.file("images.gz"), folder.file("labels")).pixels;
     } catch (const DataError& error) {
-      CHECK(std::string(error.what()).find("images.gz") != std::string::npos);
+      CHECK(error.cause().find("images.gz") != std::string::npos);
+      continue;
     }
+    CHECK(pixels == counting(60));
   }
 }
 

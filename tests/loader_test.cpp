@@ -220,8 +220,8 @@ TEST_CASE("an impossible batch size is refused with both numbers") {
   const ImageSet set = numbered(20);
   CHECK_THROWS_WITH_AS(Loader(set, {.batch = 0}), doctest::Contains("batch of 0"), UsageError);
   CHECK_THROWS_AS(Loader(set, {.batch = -5}), UsageError);
-  CHECK_THROWS_WITH_AS(Loader(set, {.batch = 21}), doctest::Contains("21 images is larger than the set 'numbered' of 20"),
-                       UsageError);
+  CHECK_THROWS_WITH_AS(Loader(set, {.batch = 21}),
+                       doctest::Contains("21 images is larger than the set 'numbered' of 20"), UsageError);
   CHECK_NOTHROW(Loader(set, {.batch = 20}));
   CHECK_THROWS_AS(Loader(ImageSet{}, {.batch = 1}), UsageError);
   ImageSet short_of_pixels = numbered(20);

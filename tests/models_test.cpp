@@ -110,11 +110,11 @@ void check_against_pytorch(const std::string& name) {
   check_close("loss", loss.to_vector<double>(), expected.at("loss"));
   loss.backward();
   int compared = 0;
-  for (const auto& [path, parameter] : model->named_parameters()) {
-    REQUIRE_MESSAGE(parameter.grad().defined(), path);
-    const auto found = expected.find("grad_norm:" + path);
+  for (const ct::nn::NamedTensor& p : model->named_parameters()) {
+    REQUIRE_MESSAGE(p.tensor.grad().defined(), p.name);
+    const auto found = expected.find("grad_norm:" + p.name);
     if (found == expected.end()) continue;
-    check_close(path, {norm(parameter.grad())}, found->second);
+    check_close(p.name, {norm(p.tensor.grad())}, found->second);
     ++compared;
   }
   CHECK(compared == 5);
@@ -157,8 +157,9 @@ TEST_CASE("lenet has its layers in order and gives logits for any image of at le
 TEST_CASE("resnets start as torchvision's: fan-out normal convolutions, norms of one and zero") {
   ct::manual_seed(1);
   const auto model = make("resnet18_cifar", 10);
-  for (const auto& [name, t] : model->named_parameters()) {
-    CAPTURE(name);
+  for (const ct::nn::NamedTensor& p : model->named_parameters()) {
+    const auto& [name, t] = p;
+    CAPTURE(p.name);
     if (t.rank() == 4) {
       const double variance = 2.0 / static_cast<double>(t.size(0) * t.size(2) * t.size(3));
       const double n = static_cast<double>(t.numel());
@@ -184,10 +185,10 @@ TEST_CASE("resnet18_cifar keeps the full resolution in its stem and gives every 
   CHECK(after_stem == ct::Shape{2, 64, 32, 32});
   CHECK(logits.shape() == ct::Shape{2, 10});
   ct::cross_entropy(logits, Tensor::from<std::int64_t>({1, 2}, {2})).backward();
-  for (const auto& [name, t] : model->named_parameters()) {
-    CAPTURE(name);
-    REQUIRE(t.grad().defined());
-    CHECK(norm(t.grad()) > 0);
+  for (const ct::nn::NamedTensor& p : model->named_parameters()) {
+    CAPTURE(p.name);
+    REQUIRE(p.tensor.grad().defined());
+    CHECK(norm(p.tensor.grad()) > 0);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -23,10 +24,9 @@ namespace {
 
 Bytes safetensors(const std::string& json, std::size_t data_bytes) {
   const std::uint64_t length = json.size();
-  Bytes bytes(sizeof length);
+  Bytes bytes(sizeof length + json.size() + data_bytes);
   std::memcpy(bytes.data(), &length, sizeof length);
-  bytes.insert(bytes.end(), json.begin(), json.end());
-  bytes.resize(bytes.size() + data_bytes);
+  std::memcpy(bytes.data() + sizeof length, json.data(), json.size());
   return bytes;
 }
 
@@ -201,7 +201,7 @@ TEST_CASE("a checkpoint cut off at any byte is an error") {
   }
 }
 
-TEST_CASE("a changed byte of a header never crashes and never yields another shape") {
+TEST_CASE("a changed byte of a header is an error or changes a name or text, never the data") {
   const TemporaryFolder folder;
   const std::string file = folder.file("a.safetensors");
   save_safetensors(file, two_vectors(3, 5), {{"model", "lenet"}});
@@ -209,15 +209,18 @@ TEST_CASE("a changed byte of a header never crashes and never yields another sha
   std::uint64_t length = 0;
   std::memcpy(&length, whole.data(), sizeof length);
   for (std::size_t at = 0; at < 8 + length; ++at) {
-    for (const std::uint8_t flip : {0x01, 0x10, 0x80, 0xff}) {
-      Bytes changed = whole;
-      changed[at] ^= flip;
-      write_bytes(file, changed);
-      try {
-        for (const auto& [name, tensor] : load_safetensors(file).tensors) CHECK(tensor.numel() * 4 <= 60);
-      } catch (const CheckpointError&) {
-      }
+    CAPTURE(at);
+    Bytes changed = whole;
+    changed[at] ^= static_cast<std::uint8_t>(1 + at % 7);
+    write_bytes(file, changed);
+    std::vector<nn::NamedTensor> tensors;
+    try {
+      tensors = load_safetensors(file).tensors;
+    } catch (const CheckpointError&) {
+      continue;
     }
+    REQUIRE(tensors.size() == 2);
+    for (const auto& [name, tensor] : tensors) CHECK(tensor.to_vector<double>() == std::vector<double>(5, 3.0));
   }
 }
 
@@ -228,7 +231,8 @@ TEST_CASE("missing files and folders are no checkpoints") {
 }
 
 TEST_CASE("a header length beyond the file is refused without allocating it") {
-  for (const std::uint64_t length : {std::uint64_t{100}, std::uint64_t{1} << 40, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+  for (const std::uint64_t length :
+       {std::uint64_t{100}, std::uint64_t{1} << 40, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
     Bytes bytes = safetensors("{}", 0);
     std::memcpy(bytes.data(), &length, sizeof length);
     contains(cause(bytes), fmt::format("claims a header of {} bytes, but has 10", length));
@@ -350,7 +354,7 @@ TEST_CASE("kill -9 at any moment of a save leaves a whole checkpoint") {
   const std::string file = folder.file("model.safetensors");
   constexpr std::int64_t kLength = 20000;
   save_safetensors(file, two_vectors(0, kLength));
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 40; ++round) {
     CAPTURE(round);
     int progress[2];
     REQUIRE(pipe(progress) == 0);

@@ -42,27 +42,64 @@ std::vector<Segment> segments_of(const Patches<T>& patches, std::int64_t column,
   return segments;
 }
 
-/// Copies one segment for the place whose corner is pixel (h, w) of `image`.
+/// Copies kLength elements (or `length`, if that is 0) of each of `rows` rows.
+template <int kLength, class T>
+void copy_rows(const T* from, std::int64_t from_step, T* to, std::int64_t to_step, std::int64_t rows,
+               std::int64_t length) {
+  const std::int64_t n = kLength > 0 ? kLength : length;
+  for (std::int64_t i = 0; i < rows; ++i, from += from_step, to += to_step) std::copy(from, from + n, to);
+}
+
+/// A first layer reads 3 or 9 elements at a time; a call of memcpy for each would cost more than the product.
 template <class T>
-void copy_segment(const Patches<T>& patches, const Segment& s, const T* image, std::int64_t h, std::int64_t w, T* out) {
-  h += s.run.h;
-  w += s.run.w;
-  out += s.to;
-  if (h < 0 || h >= patches.height) {
-    std::fill(out, out + (s.end - s.begin), T(0));
-    return;
+void copy_rows(const T* from, std::int64_t from_step, T* to, std::int64_t to_step, std::int64_t rows,
+               std::int64_t length) {
+  switch (length) {
+    case 1: return copy_rows<1>(from, from_step, to, to_step, rows, length);
+    case 3: return copy_rows<3>(from, from_step, to, to_step, rows, length);
+    case 5: return copy_rows<5>(from, from_step, to, to_step, rows, length);
+    case 7: return copy_rows<7>(from, from_step, to, to_step, rows, length);
+    case 9: return copy_rows<9>(from, from_step, to, to_step, rows, length);
+    case 16: return copy_rows<16>(from, from_step, to, to_step, rows, length);
+    case 32: return copy_rows<32>(from, from_step, to, to_step, rows, length);
+    case 64: return copy_rows<64>(from, from_step, to, to_step, rows, length);
+    default: return copy_rows<0>(from, from_step, to, to_step, rows, length);
   }
-  const T* from = image + (h * patches.width + w) * patches.pixel_step;
-  if (w >= 0 && w + s.run.taps <= patches.width) {
-    std::copy(from + s.begin, from + s.end, out);
-    return;
-  }
+}
+
+template <class T> void clear_rows(T* to, std::int64_t to_step, std::int64_t rows, std::int64_t length) {
+  for (std::int64_t i = 0; i < rows; ++i, to += to_step) std::fill(to, to + length, T(0));
+}
+
+/// One place whose run starts at pixel w of `line` and may reach over either end.
+template <class T>
+void copy_clipped(const Patches<T>& patches, const Segment& s, const T* line, std::int64_t w, T* out) {
   const std::int64_t inside_begin = std::clamp(-w, std::int64_t{0}, s.run.taps) * patches.channels;
   const std::int64_t inside_end = std::clamp(patches.width - w, std::int64_t{0}, s.run.taps) * patches.channels;
   const std::int64_t begin = std::clamp(inside_begin, s.begin, s.end), end = std::clamp(inside_end, begin, s.end);
   std::fill(out, out + (begin - s.begin), T(0));
-  std::copy(from + begin, from + end, out + (begin - s.begin));
+  if (begin < end) std::copy_n(line + w * patches.pixel_step + begin, end - begin, out + (begin - s.begin));
   std::fill(out + (end - s.begin), out + (s.end - s.begin), T(0));
+}
+
+/// Places [q, q+places) of one line of places, whose run starts in image line `line` (null outside the image).
+template <class T>
+void copy_line(const Patches<T>& patches, const Segment& s, const T* line, std::int64_t q, std::int64_t places, T* out,
+               std::int64_t out_step) {
+  const std::int64_t length = s.end - s.begin, stride = patches.stride.w;
+  if (!line) return clear_rows(out, out_step, places, length);
+  // Places [first, last) read inside the line: 0 <= q*stride + run.w and the run ends before the line does.
+  const std::int64_t room = patches.width - s.run.taps - s.run.w;
+  const std::int64_t first = std::clamp((stride - 1 - s.run.w) / stride, q, q + places);
+  const std::int64_t last = std::clamp(room < 0 ? 0 : room / stride + 1, first, q + places);
+  for (std::int64_t i = q; i < first; ++i) {
+    copy_clipped(patches, s, line, i * stride + s.run.w, out + (i - q) * out_step);
+  }
+  copy_rows(line + (first * stride + s.run.w) * patches.pixel_step + s.begin, stride * patches.pixel_step,
+            out + (first - q) * out_step, out_step, last - first, length);
+  for (std::int64_t i = last; i < q + places; ++i) {
+    copy_clipped(patches, s, line, i * stride + s.run.w, out + (i - q) * out_step);
+  }
 }
 
 }  // namespace
@@ -71,19 +108,20 @@ template <class T>
 void copy_patches(const Patches<T>& patches, std::int64_t row, std::int64_t rows, std::int64_t column,
                   std::int64_t columns, T* out, std::int64_t out_step) {
   const std::vector<Segment> segments = segments_of(patches, column, columns);
-  std::int64_t q = row % patches.places_w, p = row / patches.places_w % patches.places_h;
-  const T* image = patches.images;
-  const std::int64_t image_step = patches.height * patches.width * patches.pixel_step;
-  image += row / patches.places_w / patches.places_h * image_step;
-  for (std::int64_t i = 0; i < rows; ++i, out += out_step) {
+  const std::int64_t line_step = patches.width * patches.pixel_step;
+  while (rows > 0) {
+    const std::int64_t q = row % patches.places_w, line = row / patches.places_w;
+    const std::int64_t p = line % patches.places_h, image = line / patches.places_h;
+    const std::int64_t places = std::min(rows, patches.places_w - q);
     for (const Segment& s : segments) {
-      copy_segment(patches, s, image, p * patches.stride.h, q * patches.stride.w, out);
+      const std::int64_t h = p * patches.stride.h + s.run.h;
+      const bool inside = h >= 0 && h < patches.height;
+      const T* from = inside ? patches.images + (image * patches.height + h) * line_step : nullptr;
+      copy_line(patches, s, from, q, places, out + s.to, out_step);
     }
-    if (++q < patches.places_w) continue;
-    q = 0;
-    if (++p < patches.places_h) continue;
-    p = 0;
-    image += image_step;
+    row += places;
+    rows -= places;
+    out += places * out_step;
   }
 }
 

@@ -29,17 +29,22 @@ struct Split {
 template <class T> Tensor scratch(std::int64_t elements) { return Tensor::empty({elements}, {.dtype = dtype_of<T>}); }
 template <class T> T* pointer(const Tensor& t) { return static_cast<T*>(t.raw_mutable_data()); }
 
-/// Addresses of the output pixels of places [row, row+rows).
-template <class T> void output_rows(const PatchProduct<T>& p, std::int64_t row, std::int64_t rows, T** addresses) {
+/// Addresses of the output pixels of places [row, row+rows), `first` elements into each.
+template <class T>
+std::vector<T*> output_rows(const PatchProduct<T>& p, std::int64_t row, std::int64_t rows, std::int64_t first) {
   const std::int64_t channels = p.groups * p.columns;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t place = row + i;
-    const std::int64_t w = p.out_offset.w + place % p.patches.places_w * p.out_stride.w;
-    const std::int64_t line = place / p.patches.places_w;
+  std::vector<T*> addresses;
+  addresses.reserve(static_cast<std::size_t>(rows));
+  for (const std::int64_t end = row + rows; row < end;) {
+    const std::int64_t q = row % p.patches.places_w, line = row / p.patches.places_w;
     const std::int64_t h = p.out_offset.h + line % p.patches.places_h * p.out_stride.h;
-    const std::int64_t image = line / p.patches.places_h;
-    addresses[i] = p.out + ((image * p.out_height + h) * p.out_width + w) * channels;
+    const std::int64_t w = p.out_offset.w + q * p.out_stride.w, image = line / p.patches.places_h;
+    T* address = p.out + ((image * p.out_height + h) * p.out_width + w) * channels + first;
+    const std::int64_t places = std::min(end - row, p.patches.places_w - q);
+    for (std::int64_t i = 0; i < places; ++i, address += p.out_stride.w * channels) addresses.push_back(address);
+    row += places;
   }
+  return addresses;
 }
 
 /// One block of places times some columns of the filters of one group.
@@ -49,9 +54,7 @@ void multiply_block(const PatchProduct<T>& p, const T* packed, std::int64_t grou
   const std::int64_t depth = p.patches.depth();
   Patches<T> patches = p.patches;
   patches.images += group * patches.channels;
-  std::vector<T*> out(static_cast<std::size_t>(rows));
-  output_rows(p, row, rows, out.data());
-  for (T*& address : out) address += group * p.columns + column;
+  const std::vector<T*> out = output_rows(p, row, rows, group * p.columns + column);
   packed += group * packed_size<T>(depth, p.columns) + column * depth;
   // At least one pass: where no tap reaches, the output is still zero plus the bias.
   const Split passes{depth, std::max<std::int64_t>(1, ceil_div(depth, kBlockDepth))};
@@ -61,7 +64,7 @@ void multiply_block(const PatchProduct<T>& p, const T* packed, std::int64_t grou
     Product<T> product{
         rows,       columns, size, block, packed + first * Tile<T>::kWidth, Tile<T>::kWidth, depth * Tile<T>::kWidth,
         out.data(), i > 0};
-    if (p.bias && i + 1 == passes.parts) product.bias = p.bias + group * p.columns + column;
+    if (p.bias && i == 0) product.bias = p.bias + group * p.columns + column;
     multiply(product);
   }
 }

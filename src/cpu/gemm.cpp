@@ -33,49 +33,22 @@ template <class T> constexpr int kLanes = Eigen::internal::packet_traits<T>::siz
 constexpr int kTileRows = EIGEN_ARCH_DEFAULT_NUMBER_OF_REGISTERS >= 32 ? 14 : 6;
 constexpr int kTileVectors = 2;
 
-/// The part of c that one tile computes.
+/// The part of c that one tile computes: whole vectors from `column` on.
 template <class T> struct Corner {
   T* const* rows;
-  std::int64_t column, width;  ///< width: valid columns from `column` on
+  std::int64_t column;
   bool add;
-  const T* bias;
+  const T* bias;  ///< from `column` on, or null
 };
-
-/// The first n elements of a vector.
-template <class T> Packet<T> load_part(const T* from, std::int64_t n) {
-  T whole[kLanes<T>] = {};
-  std::copy_n(from, n, whole);
-  return ploadu<Packet<T>>(whole);
-}
-
-template <class T> void store_part(T* to, Packet<T> value, std::int64_t n) {
-  T whole[kLanes<T>];
-  pstoreu(whole, value);
-  std::copy_n(whole, n, to);
-}
-
-template <class T> void finish(Packet<T> sum, int row, int vector, const Corner<T>& out) {
-  const std::int64_t column = out.column + vector * kLanes<T>, n = out.width - vector * kLanes<T>;
-  if (n <= 0) return;
-  T* to = out.rows[row] + column;
-  if (n >= kLanes<T>) {
-    if (out.add) sum = padd(sum, ploadu<Packet<T>>(to));
-    if (out.bias) sum = padd(sum, ploadu<Packet<T>>(out.bias + column));
-    pstoreu(to, sum);
-  } else {
-    if (out.add) sum = padd(sum, load_part(to, n));
-    if (out.bias) sum = padd(sum, load_part(out.bias + column, n));
-    store_part(to, sum, n);
-  }
-}
 
 /// The register tile: R rows by V vectors. a is read at [k*a_step + row*kRowStep], b at [k*b_step + column].
 template <class T, int R, int V, std::int64_t kRowStep>
 void multiply_tile(std::int64_t depth, const T* a, std::int64_t a_step, const T* b, std::int64_t b_step,
                    const Corner<T>& out) {
   Packet<T> sum[R][V];
-  for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < V; ++j) sum[i][j] = pset1<Packet<T>>(T(0));
+  for (int j = 0; j < V; ++j) {
+    const Packet<T> start = out.bias ? ploadu<Packet<T>>(out.bias + j * kLanes<T>) : pset1<Packet<T>>(T(0));
+    for (int i = 0; i < R; ++i) sum[i][j] = start;
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_step, b += b_step) {
     Packet<T> right[V];
@@ -85,8 +58,15 @@ void multiply_tile(std::int64_t depth, const T* a, std::int64_t a_step, const T*
       for (int j = 0; j < V; ++j) sum[i][j] = pmadd(left, right[j], sum[i][j]);
     }
   }
+  if (out.add) {
+    for (int i = 0; i < R; ++i) {
+      const T* to = out.rows[i] + out.column;
+      for (int j = 0; j < V; ++j) sum[i][j] = padd(sum[i][j], ploadu<Packet<T>>(to + j * kLanes<T>));
+    }
+  }
   for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < V; ++j) finish<T>(sum[i][j], i, j, out);
+    T* to = out.rows[i] + out.column;
+    for (int j = 0; j < V; ++j) pstoreu(to + j * kLanes<T>, sum[i][j]);
   }
 }
 
@@ -102,18 +82,40 @@ template <class T, int V, std::int64_t kRowStep> TileFunction<T> tile_of(std::in
   return kTiles[static_cast<std::size_t>(rows - 1)];
 }
 
+/// A tile whose last vector reaches beyond the last column: it is computed in whole vectors beside c.
+template <class T>
+void multiply_edge(TileFunction<T> tile, std::int64_t rows, std::int64_t width, std::int64_t depth, const T* a,
+                   std::int64_t a_step, const T* b, std::int64_t b_step, const Corner<T>& out) {
+  constexpr std::int64_t kWidth = kTileVectors * kLanes<T>;
+  T values[kTileRows * kWidth] = {}, bias[kWidth] = {};
+  T* beside[kTileRows];
+  for (std::int64_t i = 0; i < rows; ++i) {
+    beside[i] = values + i * kWidth;
+    if (out.add) std::copy_n(out.rows[i] + out.column, width, beside[i]);
+  }
+  if (out.bias) std::copy_n(out.bias, width, bias);
+  tile(depth, a, a_step, b, b_step, {beside, 0, out.add, bias});
+  for (std::int64_t i = 0; i < rows; ++i) std::copy_n(beside[i], width, out.rows[i] + out.column);
+}
+
 template <class T, std::int64_t kRowStep> void multiply_panels(const Product<T>& p, std::int64_t a_step) {
-  constexpr std::int64_t kWidth = Tile<T>::kWidth;
+  constexpr std::int64_t kWidth = kTileVectors * kLanes<T>;
   const std::int64_t tiles = (p.rows + kTileRows - 1) / kTileRows;
   for (std::int64_t column = 0; column < p.columns; column += kWidth) {
     const T* b = p.b + column / kWidth * p.b_panel_step;
     const std::int64_t width = std::min(p.columns - column, kWidth);
+    const T* bias = p.bias ? p.bias + column : nullptr;
     // Rows are dealt out evenly: 64 rows are tiles of 13 and 12, not four of 14 and one of 8.
     for (std::int64_t t = 0; t < tiles; ++t) {
       const std::int64_t row = t * p.rows / tiles, rows = (t + 1) * p.rows / tiles - row;
-      const Corner<T> out{p.c + row, column, width, p.add, p.bias};
+      const T* a = p.a + row * kRowStep;
+      const Corner<T> out{p.c + row, column, p.add, bias};
       const auto tile = width > kLanes<T> ? tile_of<T, kTileVectors, kRowStep>(rows) : tile_of<T, 1, kRowStep>(rows);
-      tile(p.depth, p.a + row * kRowStep, a_step, b, p.b_row_step, out);
+      if (width % kLanes<T> == 0) {
+        tile(p.depth, a, a_step, b, p.b_row_step, out);
+      } else {
+        multiply_edge(tile, rows, width, p.depth, a, a_step, b, p.b_row_step, out);
+      }
     }
   }
 }

@@ -25,7 +25,6 @@ std::vector<std::uint8_t> read_file(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw DataError(fmt::format("'{}' cannot be opened: {}", file, std::strerror(errno)));
   const std::uintmax_t size = std::filesystem::file_size(file, error);
-  if (size == 0) throw DataError(fmt::format("'{}' is empty", file), "replace or remove the file");
   if (size > kMaxFileBytes) {
     throw DataError(fmt::format("'{}' has {} bytes; pictures of up to {} are read", file, size, kMaxFileBytes));
   }
@@ -35,34 +34,38 @@ std::vector<std::uint8_t> read_file(const std::string& file) {
   return bytes;
 }
 
-[[noreturn]] void throw_undecodable(const std::string& file) {
-  throw DataError(fmt::format("'{}' cannot be decoded: {}", file, stbi_failure_reason()), "replace or remove the file");
+[[noreturn]] void throw_undecodable(const std::string& file, const char* reason) {
+  throw DataError(fmt::format("'{}' cannot be decoded: {}", file, reason), "replace or remove the file");
 }
 
-Picture decode(const std::string& file, std::span<const std::uint8_t> bytes) {
+Picture decode_with_stb(const std::string& file, std::span<const std::uint8_t> bytes) {
   const int length = static_cast<int>(bytes.size());
   int width = 0, height = 0, channels = 0;
-  if (!stbi_info_from_memory(bytes.data(), length, &width, &height, &channels)) throw_undecodable(file);
+  if (!stbi_info_from_memory(bytes.data(), length, &width, &height, &channels)) {
+    throw_undecodable(file, "its header is broken or of a kind that is not read");
+  }
   check_picture_size(file, height, width);
   const std::unique_ptr<stbi_uc, void (*)(void*)> pixels(
       stbi_load_from_memory(bytes.data(), length, &width, &height, &channels, 0), stbi_image_free);
-  if (!pixels) throw_undecodable(file);
+  if (!pixels) throw_undecodable(file, stbi_failure_reason());
   const std::int64_t count = std::int64_t{height} * width * channels;
   return {height, width, channels, std::vector(pixels.get(), pixels.get() + count)};
 }
 
 }  // namespace
 
-Picture read_picture(const std::string& file) {
-  const std::vector<std::uint8_t> bytes = read_file(file);
+Picture decode_picture(const std::string& file, std::span<const std::uint8_t> bytes) {
+  if (bytes.empty()) throw DataError(fmt::format("'{}' is empty", file), "replace or remove the file");
   const PictureKind kind = kind_of(bytes);
   if (kind == PictureKind::unknown) {
     throw DataError(fmt::format("'{}' is not a picture that can be read", file), "PNG, JPEG, BMP, PGM and PPM can");
   }
   if (kind == PictureKind::pnm) return decode_pnm(file, bytes);
   check_intact(file, kind, bytes);
-  return decode(file, bytes);
+  return decode_with_stb(file, bytes);
 }
+
+Picture read_picture(const std::string& file) { return decode_picture(file, read_file(file)); }
 
 std::vector<std::uint8_t> encode_png(const Picture& picture) {
   check_picture("encode_png", picture);

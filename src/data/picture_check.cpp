@@ -38,8 +38,12 @@ std::uint32_t little_endian(Bytes bytes, std::size_t at, int count) {
                   "replace or remove the file");
 }
 
-/// Chunks are length, name, data, CRC of name and data; the last is IEND.
+/// Chunks are length, name, data, CRC of name and data; the first, IHDR, begins with width and height, the last is
+/// IEND.
 void check_png(const std::string& file, Bytes bytes) {
+  constexpr std::size_t kWidthAt = 16, kHeightAt = 20;
+  if (bytes.size() < kHeightAt + 4) throw_truncated(file, bytes.size());
+  check_picture_size(file, big_endian(bytes, kHeightAt, 4), big_endian(bytes, kWidthAt, 4));
   std::size_t at = kPngMagic.size();
   while (true) {
     if (bytes.size() - at < 12) throw_truncated(file, bytes.size());

@@ -22,6 +22,9 @@ PictureKind kind_of(std::span<const std::uint8_t> bytes);
 /// or a checksum does not match (PNG).
 void check_intact(const std::string& file, PictureKind kind, std::span<const std::uint8_t> bytes);
 
+/// What read_picture() makes of the bytes of a file.
+Picture decode_picture(const std::string& file, std::span<const std::uint8_t> bytes);
+
 /// Binary PGM or PPM (P5, P6) of any maxval. stb_image neither scales by it nor notices missing bytes.
 Picture decode_pnm(const std::string& file, std::span<const std::uint8_t> bytes);
 

@@ -106,11 +106,12 @@ double Schedule::after_warmup(std::int64_t t) const {
 
 /// PyTorch's phases: the peak lies at rise*steps - 1, which need not be a whole step, the end at steps - 1.
 double Schedule::one_cycle_rate(std::int64_t t) const {
+  constexpr double kRounding = 1e-9;  // 0.1*10 is not quite 1 where multiply and subtract are fused
   const double at = static_cast<double>(t);
   const double peak = rise_ * static_cast<double>(period_) - 1;
   const double end = static_cast<double>(period_ - 1);
-  if (at > peak) return anneal(lr_, last_lr_, (at - peak) / (end - peak));
-  return peak > 0 ? anneal(first_lr_, lr_, at / peak) : lr_;
+  if (at > peak + kRounding) return anneal(lr_, last_lr_, (at - peak) / (end - peak));
+  return peak > kRounding ? anneal(first_lr_, lr_, at / peak) : lr_;
 }
 
 }  // namespace cuttle::optim

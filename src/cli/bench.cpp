@@ -1,0 +1,121 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/options.hpp"
+#include "cuttle/error.hpp"
+#include "cuttle/memory.hpp"
+#include "cuttle/random.hpp"
+#include "memory/out_of_memory.hpp"
+#include "train/config.hpp"
+#include "train/step.hpp"
+
+namespace cuttle::cli {
+namespace {
+
+constexpr int kWarmUpSteps = 3;
+
+struct BenchFlags {
+  train::TrainConfig config;
+  std::int64_t steps = 20;
+  DeviceFlags device;
+};
+
+struct Timing {
+  double first_s = 0, median_s = 0;
+  double spread = 0;  ///< distance of the quartiles as a fraction of the median
+};
+
+template <class Work> double seconds_of(const Work& work, Device device) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  synchronize(device);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+template <class Work> Timing measure(const Work& step, std::int64_t steps, Device device) {
+  Timing timing;
+  timing.first_s = seconds_of(step, device);
+  for (int i = 1; i < kWarmUpSteps; ++i) seconds_of(step, device);
+  std::vector<double> times;
+  for (std::int64_t i = 0; i < steps; ++i) times.push_back(seconds_of(step, device));
+  std::sort(times.begin(), times.end());
+  const auto quantile = [&](double q) {
+    return times[static_cast<std::size_t>(q * static_cast<double>(times.size() - 1))];
+  };
+  timing.median_s = quantile(0.5);
+  timing.spread = (quantile(0.75) - quantile(0.25)) / timing.median_s;
+  return timing;
+}
+
+void run(BenchFlags flags) {
+  train::TrainConfig& c = flags.config;
+  train::validate(c);
+  if (flags.steps < 1)
+    throw UsageError(fmt::format("--steps {} is not possible", flags.steps), "--steps must be at least 1");
+  const Device device = apply(flags.device);
+  const WantedImages images = wanted_by_model(c.model, c.size);
+  const data::ImageSet set = data::synthetic(c.batch, images.channels, images.size, images.size, images.classes);
+  train::resolve_for(c, set.size());
+
+  manual_seed(c.seed);
+  const std::unique_ptr<nn::Module> module = train::make_module(train::spec_for(c.model, set));
+  module->to(device);
+  const std::unique_ptr<optim::Optimizer> optimizer = train::make_optimizer(c, *module);
+  const data::Batch batch = data::Loader(set, {.batch = c.batch, .device = device}).load(0, 0);
+  const train::Window window{.batches = 1, .images = c.batch, .load = [&](std::int64_t) { return batch; }};
+  const auto step = [&] {
+    train::accumulate_gradients(*module, *optimizer, window, {});
+    optimizer->step();
+  };
+  const Timing timing = measure(step, flags.steps, device);
+
+  const memory::Stats stats = memory::allocator(device).stats();
+  const double images_per_s = static_cast<double>(c.batch) / timing.median_s;
+  if (flags.device.json) {
+    const nlohmann::ordered_json json = {{"model", c.model},
+                                         {"batch", c.batch},
+                                         {"precision", "fp32"},
+                                         {"layout", "NHWC"},
+                                         {"device", device.str()},
+                                         {"threads", num_threads()},
+                                         {"ms", 1e3 * timing.median_s},
+                                         {"spread", timing.spread},
+                                         {"img_s", images_per_s},
+                                         {"peak_allocated_bytes", stats.peak_allocated_bytes},
+                                         {"peak_reserved_bytes", stats.peak_reserved_bytes},
+                                         {"first_step_s", timing.first_s}};
+    fmt::print("{}\n", json.dump());
+    return;
+  }
+  fmt::print("{}, batch {}, {}x{}x{}, fp32 NHWC on {} with {} threads\n", c.model, c.batch, images.channels,
+             images.size, images.size, device.str(), num_threads());
+  fmt::print("  {:.2f} ms a training step (median of {}, spread {:.1f}%), {:.0f} images/s\n", 1e3 * timing.median_s,
+             flags.steps, 100 * timing.spread, images_per_s);
+  fmt::print("  peak memory {} allocated, {} reserved; first step {:.2f} s\n",
+             memory::format_bytes(stats.peak_allocated_bytes), memory::format_bytes(stats.peak_reserved_bytes),
+             timing.first_s);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("bench", "Time a training step on random images that are already on the device");
+  const auto flags = std::make_shared<BenchFlags>();
+  command->add_option("--model", flags->config.model, "architecture")->capture_default_str();
+  command->add_option("--batch", flags->config.batch, "images a step")->capture_default_str();
+  command->add_option("--size", flags->config.size, "height and width of the images; default: the model's");
+  command->add_option("--steps", flags->steps, "steps to time, after a warm-up")->capture_default_str();
+  command->add_option("--seed", flags->config.seed, "of the weights")->capture_default_str();
+  add_device_flags(*command, flags->device);
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace cuttle::cli

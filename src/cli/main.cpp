@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <new>
+
+#include "cli/commands.hpp"
+#include "cli/suggest.hpp"
+#include "cuttle/error.hpp"
+#include "cuttle/version.hpp"
+
+namespace {
+
+enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kOutOfMemory = 3, kBadInput = 4 };
+
+int report(const cuttle::Error& error, ExitCode code) {
+  fmt::print(stderr, "cuttle: {}\n", error.what());
+  return code;
+}
+
+int run(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return kDone;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
+    return report(cuttle::UsageError(error.what(), cuttle::cli::hint_for(app, error)), kUsage);
+  } catch (const cuttle::UsageError& error) {
+    return report(error, kUsage);
+  } catch (const cuttle::OutOfMemoryError& error) {
+    return report(error, kOutOfMemory);
+  } catch (const cuttle::DataError& error) {
+    return report(error, kBadInput);
+  } catch (const cuttle::CheckpointError& error) {
+    return report(error, kBadInput);
+  } catch (const cuttle::Error& error) {
+    return report(error, kFailed);
+  } catch (const std::bad_alloc&) {
+    return report(cuttle::OutOfMemoryError("the system has no more memory for this process",
+                                           "take a smaller --batch or --size, or end other programs"),
+                  kOutOfMemory);
+  } catch (const std::exception& error) {
+    return report(cuttle::Error(error.what()), kFailed);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains convolutional image classifiers", "cuttle");
+  app.set_version_flag("--version", fmt::format("cuttle {}", cuttle::kVersion));
+  app.require_subcommand(1);
+  app.footer(
+      "cuttle COMMAND --help lists the flags of a command.\n"
+      "Exit codes: 0 done, 2 usage, 3 out of memory, 4 bad data or checkpoint, 1 anything else.");
+  cuttle::cli::add_train(app, argc > 0 ? argv[0] : "cuttle");
+  cuttle::cli::add_eval(app);
+  cuttle::cli::add_predict(app);
+  cuttle::cli::add_bench(app);
+  cuttle::cli::add_doctor(app);
+  return run(app, argc, argv);
+}

@@ -1,0 +1,229 @@
+#include "train/config.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "cuttle/error.hpp"
+
+namespace cuttle::train {
+namespace {
+
+constexpr std::int64_t kDefaultEpochs = 2;
+
+template <class T> using Choice = std::pair<std::string_view, T>;
+
+constexpr std::array<Choice<OptimizerKind>, 2> kOptimizers{
+    {{"sgd", OptimizerKind::sgd}, {"adamw", OptimizerKind::adamw}}};
+constexpr std::array<Choice<ScheduleKind>, 4> kSchedules{{{"constant", ScheduleKind::constant},
+                                                          {"step", ScheduleKind::step},
+                                                          {"cosine", ScheduleKind::cosine},
+                                                          {"one-cycle", ScheduleKind::one_cycle}}};
+constexpr std::array<Choice<Precision>, 2> kPrecisions{{{"fp32", Precision::fp32}, {"tf32", Precision::tf32}}};
+
+template <class T> std::string_view find_name(std::span<const Choice<T>> choices, T value) {
+  for (const auto& [name, known] : choices) {
+    if (known == value) return name;
+  }
+  return "?";
+}
+
+template <class T> T find_value(std::string_view flag, std::span<const Choice<T>> choices, std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, value] : choices) {
+    if (name == text) return value;
+    names.push_back(name);
+  }
+  throw UsageError(fmt::format("{} '{}' is not known", flag, text),
+                   fmt::format("choose from {}", fmt::join(names, ", ")));
+}
+
+void require(bool holds, std::string_view flag, const std::string& value, std::string_view rule) {
+  if (!holds) throw UsageError(fmt::format("{} {} is not possible", flag, value), fmt::format("{} {}", flag, rule));
+}
+
+template <class T> void require_at_least(std::string_view flag, T value, T least) {
+  require(value >= least, flag, fmt::format("{}", value), fmt::format("must be at least {}", least));
+}
+
+void require_not_negative(std::string_view flag, double value) {
+  require(std::isfinite(value) && value >= 0, flag, fmt::format("{}", value), "must be a number of at least 0");
+}
+
+void require_fraction(std::string_view flag, double value) {
+  require(value >= 0 && value < 1, flag, fmt::format("{}", value), "must be at least 0 and below 1");
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+std::string_view name_of(OptimizerKind kind) { return find_name<OptimizerKind>(kOptimizers, kind); }
+std::string_view name_of(ScheduleKind kind) { return find_name<ScheduleKind>(kSchedules, kind); }
+std::string_view name_of(Precision precision) { return find_name<Precision>(kPrecisions, precision); }
+
+OptimizerKind parse_optimizer(std::string_view text) {
+  return find_value<OptimizerKind>("--optimizer", kOptimizers, text);
+}
+ScheduleKind parse_schedule(std::string_view text) { return find_value<ScheduleKind>("--schedule", kSchedules, text); }
+
+Precision parse_precision(std::string_view text) {
+  if (text == "fp16" || text == "bf16") {
+    throw UsageError(
+        fmt::format("--precision {}: this version has no mixed precision, on the CPU it computes in fp32", text),
+        "leave --precision out, or take fp32");
+  }
+  return find_value<Precision>("--precision", kPrecisions, text);
+}
+
+void validate(const TrainConfig& c) {
+  if (c.epochs) require_at_least<std::int64_t>("--epochs", *c.epochs, 1);
+  require_at_least<std::int64_t>("--steps", c.steps, 0);
+  require_at_least<std::int64_t>("--batch", c.batch, 1);
+  require_at_least<std::int64_t>("--accumulate", c.accumulate, 1);
+  require_at_least<std::int64_t>("--size", c.size, 0);
+  require_at_least<std::int64_t>("--warmup", c.warmup, 0);
+  require_at_least("--threads", c.threads, 0);
+  if (c.lr) require(std::isfinite(*c.lr) && *c.lr > 0, "--lr", fmt::format("{}", *c.lr), "must be a number above 0");
+  if (c.weight_decay) require_not_negative("--weight-decay", *c.weight_decay);
+  require_not_negative("--clip-grad-norm", c.clip_grad_norm);
+  require_fraction("--momentum", c.momentum);
+  require_fraction("--label-smoothing", c.label_smoothing);
+}
+
+void resolve_for(TrainConfig& c, std::int64_t train_images) {
+  if (c.batch > train_images) {
+    throw UsageError(
+        fmt::format("--batch {} is larger than the training set, which has {} images", c.batch, train_images),
+        fmt::format("take a batch of at most {}", train_images));
+  }
+  const std::int64_t per_epoch = steps_per_epoch(c, train_images);
+  if (!c.epochs) c.epochs = std::max(kDefaultEpochs, ceil_div(c.steps, per_epoch));
+  if (const std::int64_t total = *c.epochs * per_epoch; c.warmup >= total) {
+    throw UsageError(fmt::format("--warmup {} leaves no step to train: the run has {} steps", c.warmup, total),
+                     "shorten the warm-up or train for more epochs");
+  }
+  const bool sgd = c.optimizer == OptimizerKind::sgd;
+  if (!c.lr) c.lr = sgd ? 0.05 : 2e-3;
+  if (!c.weight_decay) c.weight_decay = sgd ? 5e-4 : 1e-2;
+}
+
+nlohmann::ordered_json to_json(const TrainConfig& c) {
+  nlohmann::ordered_json json = {{"model", c.model},
+                                 {"data", c.data},
+                                 {"size", c.size},
+                                 {"weights", c.weights},
+                                 {"steps", c.steps},
+                                 {"batch", c.batch},
+                                 {"accumulate", c.accumulate},
+                                 {"optimizer", name_of(c.optimizer)},
+                                 {"momentum", c.momentum},
+                                 {"label-smoothing", c.label_smoothing},
+                                 {"schedule", name_of(c.schedule)},
+                                 {"warmup", c.warmup},
+                                 {"clip-grad-norm", c.clip_grad_norm},
+                                 {"device", c.device},
+                                 {"precision", name_of(c.precision)},
+                                 {"threads", c.threads},
+                                 {"seed", c.seed}};
+  if (c.epochs) json["epochs"] = *c.epochs;
+  if (c.lr) json["lr"] = *c.lr;
+  if (c.weight_decay) json["weight-decay"] = *c.weight_decay;
+  if (c.memory_limit) json["memory-limit"] = *c.memory_limit;
+  return json;
+}
+
+TrainConfig config_from_json(const nlohmann::ordered_json& json) {
+  TrainConfig c;
+  try {
+    c.model = json.value("model", c.model);
+    c.data = json.value("data", c.data);
+    c.size = json.value("size", c.size);
+    c.weights = json.value("weights", c.weights);
+    c.steps = json.value("steps", c.steps);
+    c.batch = json.value("batch", c.batch);
+    c.accumulate = json.value("accumulate", c.accumulate);
+    c.optimizer = parse_optimizer(json.value("optimizer", std::string(name_of(c.optimizer))));
+    c.momentum = json.value("momentum", c.momentum);
+    c.label_smoothing = json.value("label-smoothing", c.label_smoothing);
+    c.schedule = parse_schedule(json.value("schedule", std::string(name_of(c.schedule))));
+    c.warmup = json.value("warmup", c.warmup);
+    c.clip_grad_norm = json.value("clip-grad-norm", c.clip_grad_norm);
+    c.device = json.value("device", c.device);
+    c.precision = parse_precision(json.value("precision", std::string(name_of(c.precision))));
+    c.threads = json.value("threads", c.threads);
+    c.seed = json.value("seed", c.seed);
+    if (json.contains("epochs")) c.epochs = json.at("epochs").get<std::int64_t>();
+    if (json.contains("lr")) c.lr = json.at("lr").get<double>();
+    if (json.contains("weight-decay")) c.weight_decay = json.at("weight-decay").get<double>();
+    if (json.contains("memory-limit")) c.memory_limit = json.at("memory-limit").get<std::uint64_t>();
+    validate(c);
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError(fmt::format("the saved settings cannot be read: {}", error.what()));
+  } catch (const UsageError& error) {
+    throw CheckpointError(fmt::format("the saved settings cannot be used: {}", error.cause()));
+  }
+  return c;
+}
+
+TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
+                           const std::vector<std::string>& given) {
+  static const std::set<std::string_view> may_change{"epochs", "device", "threads", "memory-limit", "data"};
+  nlohmann::ordered_json settings = to_json(started);
+  const nlohmann::ordered_json asked = to_json(wanted);
+  std::vector<std::string> differences;
+  for (const std::string& key : given) {
+    if (!asked.contains(key) || key == "steps") continue;
+    const nlohmann::ordered_json before = settings.value(key, nlohmann::ordered_json());
+    if (may_change.contains(key)) {
+      settings[key] = asked.at(key);
+    } else if (before != asked.at(key)) {
+      differences.push_back(fmt::format("--{} was {} and is now {}", key, before.dump(), asked.at(key).dump()));
+    }
+  }
+  settings["steps"] = wanted.steps;  // a place to stop, which a run that goes on has passed
+  if (differences.empty()) return config_from_json(settings);
+  const std::string cause = fmt::format("the run cannot go on with other settings: {}", fmt::join(differences, ", "));
+  const std::string hint = "leave these flags out, or start a new run with --weights from this one";
+  if (wanted.model != started.model && std::ranges::find(given, "model") != given.end())
+    throw CheckpointError(cause, hint);
+  throw UsageError(cause, hint);
+}
+
+std::int64_t steps_per_epoch(const TrainConfig& c, std::int64_t train_images) {
+  return ceil_div(ceil_div(train_images, c.batch), c.accumulate);
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainConfig& c, const nn::Module& module) {
+  const double lr = c.lr.value(), decay = c.weight_decay.value();
+  if (c.optimizer == OptimizerKind::adamw) {
+    return std::make_unique<optim::AdamW>(module.parameters(), optim::AdamWOptions{.lr = lr, .weight_decay = decay});
+  }
+  return std::make_unique<optim::SGD>(module.parameters(),
+                                      optim::SGDOptions{.lr = lr, .momentum = c.momentum, .weight_decay = decay});
+}
+
+optim::Schedule make_schedule(const TrainConfig& c, std::int64_t train_images) {
+  const double lr = c.lr.value();
+  // --steps is a place to stop, not the length of the schedule: a run cut short and resumed follows the same curve.
+  const std::int64_t steps = c.epochs.value() * steps_per_epoch(c, train_images) - c.warmup;
+  const auto schedule = [&] {
+    switch (c.schedule) {
+      case ScheduleKind::constant: return optim::Schedule::constant(lr);
+      case ScheduleKind::step: return optim::Schedule::step(lr, std::max<std::int64_t>(1, ceil_div(steps, 3)));
+      case ScheduleKind::cosine: return optim::Schedule::cosine(lr, steps);
+      case ScheduleKind::one_cycle: return optim::Schedule::one_cycle(lr, steps);
+    }
+    throw Error("unknown schedule");
+  }();
+  return c.warmup > 0 ? schedule.with_warmup(c.warmup) : schedule;
+}
+
+}  // namespace cuttle::train

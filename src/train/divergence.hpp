@@ -1,0 +1,16 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "cuttle/error.hpp"
+#include "cuttle/nn.hpp"
+#include "train/step.hpp"
+
+namespace cuttle::train {
+
+/// Where the first NaN or infinity of a step comes from, as a sentence: a parameter that already holds one, the input,
+/// the first layer whose output has one, the loss, or the first parameter whose gradient has one. Runs the forward pass
+/// of the window again (which may spoil running statistics).
+std::string first_non_finite(nn::Module& module, const Window& window);
+
+}  // namespace cuttle::train
