@@ -79,7 +79,8 @@ Chart learning_chart(const std::string& title, std::vector<Point> train, std::ve
 
 std::string charts(const Report& r) {
   const std::int64_t per_epoch = r.start.steps_per_epoch;
-  const auto& [steps, epochs] = r.history;
+  const std::vector<History::Step>& steps = r.history.steps;
+  const std::vector<History::Epoch>& epochs = r.history.epochs;
   const auto step_points = [&](auto value) { return points_of(steps, per_epoch, value); };
   const auto epoch_points = [&](auto value) { return points_of(epochs, per_epoch, value); };
 
