@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,7 +38,7 @@ class FakeRoot {
     std::filesystem::create_directories((path_ / file).parent_path());
     std::ofstream(path_ / file) << text;
   }
-  SourceUsage usage() const { return host_usage(path_); }
+  std::optional<SourceUsage> usage() const { return host_usage(path_); }
 
  private:
   std::filesystem::path path_;
@@ -74,10 +75,14 @@ TEST_CASE("host usage is what /proc says") {
   FakeRoot root;
   root.write("proc/meminfo", kMeminfo);
   root.write("proc/self/statm", "1000 256 30 1 0 500 0\n");
-  const SourceUsage usage = root.usage();
+  const SourceUsage usage = root.usage().value();
   CHECK(usage.total_bytes == 8 * kGiB);
   CHECK(usage.free_bytes == 4 * kGiB);
   CHECK(usage.other_processes_bytes == 4 * kGiB - 256 * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
+}
+
+TEST_CASE("where /proc says nothing, usage is unknown rather than nought") {
+  CHECK_FALSE(FakeRoot().usage().has_value());
 }
 
 TEST_CASE("a container's limit counts, less the file pages that the kernel would drop") {
@@ -93,8 +98,8 @@ TEST_CASE("a container's limit counts, less the file pages that the kernel would
     root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1610612736\n");
     root.write("sys/fs/cgroup/memory/memory.stat", "cache 1\ntotal_inactive_file 536870912\n");
   }
-  CHECK(root.usage().total_bytes == 2 * kGiB);
-  CHECK(root.usage().free_bytes == 1 * kGiB);
+  CHECK(root.usage()->total_bytes == 2 * kGiB);
+  CHECK(root.usage()->free_bytes == 1 * kGiB);
 }
 
 TEST_CASE("a container without a limit has the machine's memory") {
@@ -108,8 +113,8 @@ TEST_CASE("a container without a limit has the machine's memory") {
     root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
     root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1610612736\n");
   }
-  CHECK(root.usage().total_bytes == 8 * kGiB);
-  CHECK(root.usage().free_bytes == 4 * kGiB);
+  CHECK(root.usage()->total_bytes == 8 * kGiB);
+  CHECK(root.usage()->free_bytes == 4 * kGiB);
 }
 
 TEST_CASE("a capped source has room for its capacity and no more") {

@@ -68,7 +68,9 @@ TEST_CASE("thousands of random requests keep every invariant") {
         held.pop_back();
       } else {
         try {
-          held.push_back(allocator.allocate(random_size(random), random() % 3, pools[random() % 2]));
+          const std::size_t bytes = random_size(random);
+          const Stream stream = random() % 3;
+          held.push_back(allocator.allocate(bytes, stream, pools[random() % 2]));
           ledger.add(held.back());
         } catch (const OutOfMemoryError&) {
           ++failures;

@@ -56,6 +56,15 @@ TEST_CASE("small requests share 2 MiB, large ones 20 MiB, and huge ones get a se
   CHECK(reserved_by(33 * kMiB + 1) == 34 * kMiB);
 }
 
+TEST_CASE("large segments grow with what is reserved, so that holes can merge") {
+  CachingAllocator allocator(card(8 * kGiB));
+  allocator.allocate(3200 * kMiB);
+  allocator.allocate(2 * kMiB);
+  CHECK(allocator.stats().reserved_bytes == 3200 * kMiB + 200 * kMiB);
+  allocator.allocate(100);
+  CHECK(allocator.stats().reserved_bytes == 3400 * kMiB + 2 * kMiB);
+}
+
 TEST_CASE("a freed block is used again, without the source") {
   CachingAllocator allocator(card(kGiB));
   Block* first = allocator.allocate(5000);

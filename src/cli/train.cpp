@@ -13,6 +13,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cuttle/error.hpp"
+#include "cuttle/models.hpp"
 #include "report/report.hpp"
 #include "train/console_sink.hpp"
 #include "train/json_sink.hpp"

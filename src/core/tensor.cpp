@@ -119,7 +119,11 @@ void Tensor::set_grad(const Tensor& gradient) {
   if (gradient.defined() && (gradient.shape() != shape() || gradient.device() != device())) {
     throw ShapeError("set_grad: gradient " + gradient.str() + " of a tensor " + str());
   }
-  impl_->grad = gradient;
+  if (gradient.defined() && gradient.dtype() != dtype()) {
+    throw DtypeError("set_grad: gradient " + gradient.str() + " of a tensor " + str(), "convert it with .to(dtype)");
+  }
+  // backward adds to it element by element in memory order.
+  impl_->grad = gradient.defined() ? gradient.detach().to(layout()) : gradient;
 }
 
 void Tensor::set_data(const Tensor& source) {

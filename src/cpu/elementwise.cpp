@@ -19,6 +19,10 @@ void fill(const Tensor& out, double value) {
   });
 }
 
+void broadcast(const Tensor& scalar, const Tensor& out) {
+  dispatch_floating("broadcast", scalar, [&]<class T>(T) { fill(out, static_cast<double>(*scalar.data<T>())); });
+}
+
 void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   dispatch_floating("add", a, [&]<class T>(T) {
     map(a.data<T>(), b.data<T>(), writable<T>(out), out.numel(), [](T left, T right) { return left + right; });
@@ -75,6 +79,7 @@ void normalize_images(const Tensor& images, const Tensor& mean, const Tensor& st
 
 void register_elementwise(Kernels& k) {
   k.fill = fill;
+  k.broadcast = broadcast;
   k.convert = convert;
   k.add = add;
   k.scale = scale;

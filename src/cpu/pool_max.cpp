@@ -33,26 +33,32 @@ template <class T> struct Tap {
 /// As in PyTorch, the first of equals wins, and NaN wins over all.
 template <class T> bool wins(T value, T best) { return value > best || value != value; }
 
+/// Not inlined: GCC would interleave the calls for two taps and leave scalar code.
+template <class T>
+[[gnu::noinline]] void challenge(const T* __restrict pixel, int index, std::int64_t n, T* __restrict best,
+                                 int* __restrict winner) {
+  for (std::int64_t c = 0; c < n; ++c) {
+    const T value = pixel[c], current = best[c];
+    const int holder = winner[c];
+    const bool better = wins(value, current);
+    best[c] = better ? value : current;
+    winner[c] = better ? index : holder;
+  }
+}
+
 /// The winner of each channel among the taps of a window.
 template <class T, class Index>
 void take_max(std::span<const Tap<T>> taps, std::int64_t channels, T* __restrict y, Index* __restrict argmax) {
   constexpr std::int64_t kChunk = 64;
-  int index[kChunk];
+  int winner[kChunk];
   T best[kChunk];
   for (std::int64_t begin = 0; begin < channels; begin += kChunk) {
     const std::int64_t n = std::min(kChunk, channels - begin);
     std::fill_n(best, n, -std::numeric_limits<T>::infinity());
-    std::fill_n(index, n, taps.empty() ? 0 : taps.front().index);
-    for (const Tap<T>& tap : taps) {
-      const T* pixel = tap.pixel + begin;
-      for (std::int64_t c = 0; c < n; ++c) {
-        const bool better = wins(pixel[c], best[c]);
-        best[c] = better ? pixel[c] : best[c];
-        index[c] = better ? tap.index : index[c];
-      }
-    }
+    std::fill_n(winner, n, taps.empty() ? 0 : taps.front().index);
+    for (const Tap<T>& tap : taps) challenge(tap.pixel + begin, tap.index, n, best, winner);
     std::copy_n(best, n, y + begin);
-    for (std::int64_t c = 0; c < n; ++c) argmax[begin + c] = static_cast<Index>(index[c]);
+    for (std::int64_t c = 0; c < n; ++c) argmax[begin + c] = static_cast<Index>(winner[c]);
   }
 }
 

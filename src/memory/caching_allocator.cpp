@@ -119,7 +119,7 @@ Block* CachingAllocator::Impl::grow(Pool& pool, std::size_t bytes) {
 
 /// A segment of the usual size, or of exactly `bytes` where the usual one does not fit.
 Block* CachingAllocator::Impl::add_segment_for(Pool& pool, std::size_t bytes) {
-  const std::size_t usual = segment_bytes(bytes);
+  const std::size_t usual = segment_bytes(bytes, counters.reserved_bytes);
   Block* block = add_segment(pool, usual, pool.lists(bytes));
   return block || usual == bytes ? block : add_segment(pool, bytes, pool.lists(bytes));
 }
@@ -149,7 +149,8 @@ Block* CachingAllocator::Impl::add_segment(Pool& pool, std::size_t bytes, FreeLi
 
 void CachingAllocator::Impl::occupy(Block* block, std::size_t bytes, std::size_t requested_bytes) noexcept {
   block->segment->lists->remove(block);
-  if (block->bytes - bytes >= split_remainder(bytes)) split(block, bytes);
+  // Even a remainder that no request would fit in is split off: it merges with the next block once that is free.
+  if (block->bytes > bytes) split(block, bytes);
   block->allocated = true;
   block->requested_bytes = requested_bytes;
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 
 /// The allocator's constants, and the sizes that follow from them.
@@ -23,8 +24,8 @@ inline constexpr std::size_t kSmallRequest = 1 * kMiB;
 /// rest.
 inline constexpr std::size_t kSmallSegment = 2 * kMiB;
 
-/// Large requests share segments of 20 MiB: a call of the source costs 0.1 to 1 ms on a card, and two to eighteen
-/// blocks share it here.
+/// Large requests share segments of 20 MiB or more: a call of the source costs 0.1 to 1 ms on a card, and two to
+/// eighteen blocks share it here.
 inline constexpr std::size_t kLargeSegment = 20 * kMiB;
 
 /// From half a large segment on a request gets a segment of its own: sharing could leave almost half of it unused.
@@ -33,6 +34,11 @@ inline constexpr std::size_t kOwnSegmentRequest = kLargeSegment / 2;
 /// Own segments are rounded to the 2 MiB pages that the card and the host's huge pages spend anyway.
 inline constexpr std::size_t kOwnSegmentRounding = 2 * kMiB;
 
+/// A large segment is at least 1/16 of what is already reserved: holes merge only within a segment, and where every
+/// tensor has its own, batches of changing size leave many that fit nothing. The replay in bench/allocator_bench.cpp
+/// shows it; smaller divisors reserve more that stays empty and leave empty_cache() less to give back.
+inline constexpr std::size_t kGrowthDivisor = 16;
+
 constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
@@ -40,13 +46,10 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
 constexpr bool is_small(std::size_t block_bytes) { return block_bytes <= kSmallRequest; }
 
 /// Size of the segment that is asked for where no free block holds `block_bytes` and memory is not short.
-constexpr std::size_t segment_bytes(std::size_t block_bytes) {
+constexpr std::size_t segment_bytes(std::size_t block_bytes, std::size_t reserved_bytes) {
   if (is_small(block_bytes)) return kSmallSegment;
-  if (block_bytes < kOwnSegmentRequest) return kLargeSegment;
-  return round_up(block_bytes, kOwnSegmentRounding);
+  const std::size_t needed = block_bytes < kOwnSegmentRequest ? kLargeSegment : block_bytes;
+  return round_up(std::max(needed, reserved_bytes / kGrowthDivisor), kOwnSegmentRounding);
 }
-
-/// A block is split where at least this much would be left over.
-constexpr std::size_t split_remainder(std::size_t block_bytes) { return is_small(block_bytes) ? kRounding : kRounding; }
 
 }  // namespace cuttle::memory

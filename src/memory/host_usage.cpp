@@ -65,10 +65,11 @@ void apply_container_limit(const std::filesystem::path& root, SourceUsage& usage
 
 }  // namespace
 
-SourceUsage host_usage(const std::filesystem::path& root) {
-  SourceUsage usage;
-  usage.total_bytes = field(root / "proc/meminfo", "MemTotal:").value_or(0) * 1024;
-  usage.free_bytes = field(root / "proc/meminfo", "MemAvailable:").value_or(0) * 1024;
+std::optional<SourceUsage> host_usage(const std::filesystem::path& root) {
+  const auto total_kib = field(root / "proc/meminfo", "MemTotal:");
+  const auto available_kib = field(root / "proc/meminfo", "MemAvailable:");
+  if (!total_kib || !available_kib) return std::nullopt;
+  SourceUsage usage{.free_bytes = *available_kib * 1024, .total_bytes = *total_kib * 1024};
   apply_container_limit(root, usage);
   usage.other_processes_bytes = minus(usage.total_bytes, usage.free_bytes + resident_bytes(root));
   return usage;

@@ -72,6 +72,10 @@ void check_unrecorded_change(const char* op, const Tensor& t) {
 Tensor& Tensor::copy_(const Tensor& source) {
   check::same_shape("copy_", *this, source);
   check_unrecorded_change("copy_", *this);
+  if (grad_enabled() && source.requires_grad()) {
+    throw AutogradError(fmt::format("'copy_' would lose the history of {}, which needs a gradient", source.str()),
+                        "detach() it, do it under NoGrad, or use add_ on zeros");
+  }
   NoGrad no_grad;
   const Tensor here = source.to(device());
   if (numel() > 0) kernels(*this).convert(here, *this);

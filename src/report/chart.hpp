@@ -19,8 +19,8 @@ struct Series {
 
 struct Chart {
   std::string title, x_label;
-  std::vector<Series> series;
-  std::function<std::string(double)> format_y;
+  std::vector<Series> series = {};
+  std::function<std::string(double)> format_y = {};
   double x_max = 1;
   bool from_zero = false;    ///< the y axis begins at 0
   bool logarithmic = false;  ///< y axis; asks for positive values

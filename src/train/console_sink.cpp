@@ -36,7 +36,7 @@ std::string human_duration(double seconds) {
 std::string human_count(std::int64_t n) {
   std::string digits = fmt::format("{}", n);
   for (int i = static_cast<int>(digits.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3)
-    digits.insert(static_cast<std::size_t>(i), ",");
+    digits.insert(static_cast<std::size_t>(i), 1, ',');
   return digits;
 }
 

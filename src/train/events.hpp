@@ -51,7 +51,7 @@ struct EndEvent {
   std::uint64_t peak_allocated_bytes = 0, peak_reserved_bytes = 0;
   std::string out;
   std::vector<std::string> files;
-  std::optional<Evaluation> test;  ///< of the final weights
+  std::optional<Evaluation> test = {};  ///< of the final weights
 };
 
 /// Somebody who is told how training goes: a terminal, a log, a file.

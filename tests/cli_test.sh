@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# The command line as scripts see it: exit codes, messages, JSON, and runs that are killed and resumed.
+# usage: cli_test.sh BUILD_DIR
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tests/checks.sh
+cuttle=$PWD/$1/cuttle
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# A model small enough for every check: LeNet on synthetic 8x8 images, 8 steps an epoch.
+small=(--data synthetic --size 8 --batch 256 --device cpu --threads 2)
+
+# ends CODE TEXT COMMAND...: the command ends with CODE, writes TEXT to stderr, and nothing that looks like C++.
+ends() {
+  local code=$1 text=$2 status=0
+  shift 2
+  "$@" >"$work/stdout" 2>"$work/stderr" || status=$?
+  if [ "$status" != "$code" ] || ! grep -qF -- "$text" "$work/stderr" || grep -qE 'terminate|what\(\)|std::' "$work/stderr"; then
+    printf 'status %s, wanted %s and "%s"\n' "$status" "$code" "$text"
+    cat "$work/stderr"
+    return 1
+  fi
+}
+
+# Errors: one line of cause, one of remedy.
+two_lines() { [ "$(wc -l <"$work/stderr")" = 2 ] && grep -q '^cuttle: ' "$work/stderr" && grep -q '^  hint: ' "$work/stderr"; }
+
+for command in train eval predict bench doctor; do
+  check "$command --help" "$cuttle" $command --help
+done
+check "no command" ends 2 "cuttle --help" "$cuttle"
+check "unknown command" ends 2 "did you mean train?" "$cuttle" trian
+check "unknown flag" ends 2 "did you mean --epochs?" "$cuttle" train --epoch 3
+check "its message is cause and remedy" two_lines
+check "unknown model" ends 2 "lenet" "$cuttle" train --model lenett "${small[@]}"
+check "unknown device" ends 2 "tpu" "$cuttle" train --device tpu
+check "a number that is none" ends 2 "--batch" "$cuttle" train --batch many
+check "batch 0" ends 2 "--batch 0" "$cuttle" train "${small[@]}" --batch 0
+check "batch above the set" ends 2 "2048 images" "$cuttle" train "${small[@]}" --batch 2049 --out "$work/none"
+check "nothing is written then" test ! -e "$work/none"
+check "negative size" ends 2 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit -5
+check "a size without sense" ends 2 "64MiB" "$cuttle" train "${small[@]}" --memory-limit 3furlongs
+check "mixed precision is not there" ends 2 "mixed precision" "$cuttle" train "${small[@]}" --precision fp16
+check "missing data" ends 4 "$work/nowhere" "$cuttle" train --data "$work/nowhere"
+check "missing weights" ends 4 "$work/nowhere" "$cuttle" eval --weights "$work/nowhere"
+check "missing state" ends 4 "$work/nowhere" "$cuttle" train --resume "$work/nowhere"
+check "out of memory" ends 3 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit 3MiB --out "$work/oom"
+check "its message is cause and remedy" two_lines
+touch "$work/file"
+check "an output folder that cannot be made" ends 1 "$work/file" "$cuttle" train "${small[@]}" --out "$work/file/run"
+check "an output folder without room" ends 1 "/dev/full" "$cuttle" train "${small[@]}" --out /dev/full
+check "divergence" ends 1 "at step" "$cuttle" train "${small[@]}" --lr 1e30 --schedule constant --out "$work/nan"
+
+# json_lines FILE: every line is an object with an event.
+json_lines() { [ -s "$1" ] && ! grep -qvE '^\{"event":"(start|step|epoch|end)",.*\}$' "$1"; }
+losses() { sed -nE 's/^\{"event":"step","epoch":([0-9]+),"step":([0-9]+),.*"loss":([^,]+),.*/\1 \2 \3/p' "$@"; }
+
+"$cuttle" train "${small[@]}" --epochs 3 --out "$work/whole" --json >"$work/whole.jsonl" 2>"$work/log" || true
+check "--json writes events and nothing else" json_lines "$work/whole.jsonl"
+check "a step event for each step" test "$(losses "$work/whole.jsonl" | wc -l)" = 24
+for key in epoch train_loss train_accuracy test_loss test_accuracy images_per_s seconds peak_allocated_bytes peak_reserved_bytes; do
+  check "epoch events have $key" grep -qE "^\{\"event\":\"epoch\",.*\"$key\":[0-9]" "$work/whole.jsonl"
+done
+for key in best_test_accuracy test_accuracy out files; do
+  check "the end event has $key" grep -qE "^\{\"event\":\"end\",.*\"$key\":" "$work/whole.jsonl"
+done
+for file in model.safetensors state/checkpoint.safetensors metrics.jsonl report.html; do
+  check "the run leaves $file" test -s "$work/whole/$file"
+  check "and names it" grep -qF "$file\"" <(tail -n 1 "$work/whole.jsonl")
+done
+
+# Killed after a few steps, at a different place of the step, the saving and the evaluation each time, and resumed.
+killed_and_resumed() {
+  local out=$1 after=$2 pid line n=0
+  shift 2
+  coproc run { exec "$cuttle" train "$@" --out "$out" --json 2>/dev/null; }
+  pid=$run_PID
+  while [ $n -lt "$after" ] && read -r line <&"${run[0]}"; do n=$((n + 1)); done
+  kill -9 "$pid" 2>/dev/null || true
+  wait "$pid" 2>/dev/null || true
+  "$cuttle" train --resume "$out" --json >/dev/null 2>"$work/stderr" || { cat "$work/stderr"; return 1; }
+  diff <(losses "$work/whole/metrics.jsonl") <(losses "$out/metrics.jsonl")
+}
+for after in 2 5 9 10 13 19; do
+  check "killed after $after events and resumed: the same losses" \
+    killed_and_resumed "$work/killed$after" "$after" "${small[@]}" --epochs 3
+done
+
+interrupted() {
+  local out=$1 pid line
+  coproc run { exec "$cuttle" train "${small[@]}" --epochs 3 --out "$out" 2>/dev/null; }
+  pid=$run_PID
+  read -r line <&"${run[0]}"
+  kill -INT "$pid"
+  cat <&"${run[0]}" >"$work/said"
+  wait "$pid" || return 1
+  local again
+  again=$(sed -n 's/^to go on: //p' "$work/said")
+  [ -n "$again" ] && eval "$again" >/dev/null 2>&1 && diff <(losses "$work/whole/metrics.jsonl") <(losses "$out/metrics.jsonl")
+}
+check "Ctrl-C saves, ends with 0, and the command it prints goes on" interrupted "$work/interrupted"
+
+check "resume with another rate" ends 2 "--lr was 0.05 and is now 0.1" "$cuttle" train --resume "$work/whole" --lr 0.1
+check "resume with another model" ends 4 "--model was" "$cuttle" train --resume "$work/whole" --model resnet18
+head -c 1000 "$work/whole/state/checkpoint.safetensors" >"$work/nan/state/checkpoint.safetensors"
+check "resume of a truncated state" ends 4 "$work/nan/state/checkpoint.safetensors" "$cuttle" train --resume "$work/nan"
+
+same_accuracy() {
+  local from_training from_eval
+  from_training=$(tail -n 1 "$work/whole.jsonl" | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
+  from_eval=$("$cuttle" eval --weights "$work/whole" --data synthetic --json 2>/dev/null | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
+  [ -n "$from_eval" ] && [ "$from_training" = "$from_eval" ]
+}
+check "eval finds the accuracy that training ended with" same_accuracy
+check "weights of another model" ends 4 "lenet" "$cuttle" eval --weights "$work/whole" --data synthetic --model resnet18
+
+printf 'P5 3 2 255\n\x01\x02\x03\x04\x05\x06' >"$work/tiny.pgm"
+predicts() {
+  "$cuttle" predict --weights "$work/whole" "$work/tiny.pgm" --top 2 --json 2>/dev/null >"$work/stdout"
+  grep -qE '^\{"file":".*tiny.pgm","top":\[\{"class":"[^"]+","probability":[0-9.e-]+\},\{[^{]*\}\]\}$' "$work/stdout"
+}
+check "predict --json" predicts
+check "predict --show draws the picture" grep -q '[▀▄█ ]' <("$cuttle" predict --weights "$work/whole" "$work/tiny.pgm" --show --invert)
+check "a picture that is none" ends 4 "$work/file" "$cuttle" predict --weights "$work/whole" "$work/file"
+check "nothing to predict" ends 2 "--index" "$cuttle" predict --weights "$work/whole"
+
+bench_keys() {
+  local key
+  "$cuttle" bench --size 28 --batch 8 --steps 2 --json >"$work/stdout" 2>/dev/null
+  for key in model batch precision layout ms spread img_s peak_allocated_bytes peak_reserved_bytes first_step_s; do
+    grep -q "\"$key\":" "$work/stdout" || { echo "no $key"; return 1; }
+  done
+}
+check "bench --json" bench_keys
+check "doctor says why there is no GPU, or names it" grep -qE '"reason":"[^"]|"device":"cuda' <("$cuttle" doctor --json)
+finish
