@@ -106,6 +106,15 @@ check "resume with another model" ends 4 "--model was" "$cuttle" train --resume 
 head -c 1000 "$work/whole/state/checkpoint.safetensors" >"$work/nan/state/checkpoint.safetensors"
 check "resume of a truncated state" ends 4 "$work/nan/state/checkpoint.safetensors" "$cuttle" train --resume "$work/nan"
 
+# A file-size limit stands for a full disk: writing fails half-way.
+full_disk() {
+  cksum "$work/whole/state/checkpoint.safetensors" "$work/whole/model.safetensors" >"$work/before"
+  (trap '' XFSZ && ulimit -f 64 && ends 1 "whole" "$cuttle" train "${small[@]}" --out "$work/whole") || return 1
+  cksum "$work/whole/state/checkpoint.safetensors" "$work/whole/model.safetensors" | diff "$work/before" -
+  "$cuttle" train --resume "$work/whole" >/dev/null 2>&1
+}
+check "a full disk is found out, and the last good state survives" full_disk
+
 same_accuracy() {
   local from_training from_eval
   from_training=$(tail -n 1 "$work/whole.jsonl" | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')

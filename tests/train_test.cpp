@@ -314,10 +314,11 @@ TEST_CASE("a run out of memory says so and the saved state survives") {
   const TemporaryFolder folder;
   const Sets sets{quadrants(64), quadrants(8, 9)};
   begin(small_config(), sets, folder / "run");
+  const data::ImageSet many = quadrants(1024);
   TrainConfig config = small_config();
-  config.batch = 64;
-  config.memory_limit = memory::allocator(kCpu).stats().allocated_bytes + (std::uint64_t{3} << 20);
-  CHECK_THROWS_AS(begin(config, sets, folder / "run"), OutOfMemoryError);
+  config.batch = 1024;  // the first layer alone gives 8 MiB
+  config.memory_limit = memory::allocator(kCpu).stats().allocated_bytes + (std::uint64_t{6} << 20);
+  CHECK_THROWS_AS(begin(config, {many, sets.test}, folder / "run"), OutOfMemoryError);
   memory::allocator(kCpu).set_limit(std::nullopt);
   CHECK_NOTHROW(load_run_state(state_file_of(folder / "run")));
 }

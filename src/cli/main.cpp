@@ -23,7 +23,7 @@ int run(CLI::App& app, int argc, char** argv) {
     return kDone;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
-    return report(cuttle::UsageError(error.what(), cuttle::cli::hint_for(app, error)), kUsage);
+    return report(cuttle::cli::usage_error(app, error), kUsage);
   } catch (const cuttle::UsageError& error) {
     return report(error, kUsage);
   } catch (const cuttle::OutOfMemoryError& error) {
@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
   CLI::App app("Trains convolutional image classifiers", "cuttle");
   app.set_version_flag("--version", fmt::format("cuttle {}", cuttle::kVersion));
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a script's flag can be overridden
   app.footer(
       "cuttle COMMAND --help lists the flags of a command.\n"
       "Exit codes: 0 done, 2 usage, 3 out of memory, 4 bad data or checkpoint, 1 anything else.");

@@ -120,7 +120,8 @@ void run(const PredictFlags& flags) {
                                                        static_cast<std::int64_t>(file.spec->classes.size())}
                                         : WantedImages{};
   std::optional<data::ImageSet> set;
-  if (flags.index || !flags.data.empty()) set = open_images(data_or_default(flags.data), data::Split::test, wanted);
+  if (flags.index || (!file.spec && !flags.data.empty()))
+    set = open_images(data_or_default(flags.data), data::Split::test, wanted);
   const TrainedModel trained = load_trained(file, flags.model, set ? &*set : nullptr, device);
 
   const bool small = trained.spec.channels == 1 && trained.spec.size <= kLargestDrawn;
@@ -137,9 +138,11 @@ void run(const PredictFlags& flags) {
 void add_predict(CLI::App& app) {
   CLI::App* command = app.add_subcommand("predict", "Say what is on pictures, with a trained model");
   const auto flags = std::make_shared<PredictFlags>();
-  command->add_option("files", flags->files,
-                      "PNG, JPEG, BMP or PGM pictures of any size; they are converted to the size and colours that the "
-                      "model was trained on. Models trained on MNIST expect a light digit on dark ground");
+  command
+      ->add_option("files", flags->files,
+                   "PNG, JPEG, BMP or PGM pictures of any size; they are converted to the size and colours that the "
+                   "model was trained on. Models trained on MNIST expect a light digit on dark ground")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--weights", flags->weights, "model.safetensors, or the folder of a run")->required();
   command->add_option("--data", flags->data, "data set that --index counts in; default: the shipped data/mnist");
   command->add_option("--index", flags->index, "predict this test image of the data set");

@@ -1,7 +1,6 @@
 #include "cli/suggest.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -38,13 +37,20 @@ const CLI::App& command_in_use(const CLI::App& app) {
   return used.empty() ? app : *used.front();
 }
 
-/// The word that the parser did not know: it stands at the end of its message.
-std::string unknown_word(const CLI::ParseError& error) {
-  const std::string message = error.what();
-  const std::size_t colon = message.find(": ");
-  if (colon == std::string::npos) return {};
-  const std::string rest = message.substr(colon + 2);
-  return rest.substr(0, rest.find_first_of(" =,"));
+/// The first flag that the parser did not know, or else the first word.
+std::string unknown_word(const CLI::App& command) {
+  const std::vector<std::string> words = command.remaining();
+  const auto flag = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("-"); });
+  return flag != words.end() ? *flag : words.empty() ? std::string() : words.front();
+}
+
+std::string no_such(const std::string& word, const CLI::App& command, bool in_command) {
+  if (word.starts_with("-")) {
+    return in_command ? fmt::format("'{}' is not a flag of cuttle {}", word, command.get_name())
+                      : fmt::format("'{}' is not a flag of cuttle", word);
+  }
+  return in_command ? fmt::format("cuttle {} takes no argument '{}'", command.get_name(), word)
+                    : fmt::format("there is no command '{}'", word);
 }
 
 }  // namespace
@@ -62,19 +68,25 @@ std::string closest(std::string_view word, const std::vector<std::string>& candi
   return best;
 }
 
-std::string hint_for(const CLI::App& app, const CLI::ParseError& error) {
+UsageError usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = command_in_use(app);
   const bool in_command = &command != &app;
-  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) || !in_command) {
-    std::vector<std::string> candidates = flags_of(command);
-    if (!in_command) {
-      for (const CLI::App* known : app.get_subcommands({})) candidates.push_back(known->get_name());
-    }
-    const std::string meant = closest(unknown_word(error), candidates);
-    if (!meant.empty()) return fmt::format("did you mean {}?", meant);
+  const std::string where_to_look = in_command ? fmt::format("cuttle {} --help lists its flags", command.get_name())
+                                               : std::string("cuttle --help lists the commands");
+  const std::string word = unknown_word(command);
+  const int kind = error.get_exit_code();
+  // A command that does not exist is reported as one that is missing.
+  const bool is_unknown = kind == static_cast<int>(CLI::ExitCodes::ExtrasError) ||
+                          (!in_command && kind == static_cast<int>(CLI::ExitCodes::RequiredError));
+  if (!is_unknown || word.empty()) return UsageError(error.what(), where_to_look);
+
+  std::vector<std::string> candidates = flags_of(command);
+  if (!in_command) {
+    for (const CLI::App* known : app.get_subcommands({})) candidates.push_back(known->get_name());
   }
-  return in_command ? fmt::format("cuttle {} --help lists its flags", command.get_name())
-                    : std::string("cuttle --help lists the commands");
+  const std::string meant = closest(word, candidates);
+  return UsageError(no_such(word, command, in_command),
+                    meant.empty() ? where_to_look : fmt::format("did you mean {}? {}", meant, where_to_look));
 }
 
 }  // namespace cuttle::cli

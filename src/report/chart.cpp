@@ -161,17 +161,20 @@ std::vector<double> ticks(double low, double high, int count) {
   }
   std::vector<double> result;
   const double tolerance = 1e-9 * step;
-  for (double k = std::ceil((low - tolerance) / step); k * step <= high + tolerance; ++k) result.push_back(k * step);
+  for (double k = std::ceil((low - tolerance) / step); k * step <= high + tolerance; ++k) {
+    result.push_back(k * step + 0.0);  // -0 would be written as such
+  }
   return result;
 }
 
 std::vector<double> log_ticks(double low, double high) {
   const int first = static_cast<int>(std::floor(std::log10(low))), last = static_cast<int>(std::ceil(std::log10(high)));
+  const bool few_decades = high < 500 * low;
   std::vector<double> result;
   for (int exponent = first; exponent <= last; ++exponent) {
     for (const double factor : {1.0, 2.0, 5.0}) {
       const double v = factor * std::pow(10.0, exponent);
-      if (v >= low && v <= high && (factor == 1.0 || last - first <= 3)) result.push_back(v);
+      if (v >= low && v <= high && (factor == 1.0 || few_decades)) result.push_back(v);
     }
   }
   return result;

@@ -50,6 +50,7 @@ p.note { color: var(--muted); margin: 0 0 14px; }
 .spot { fill: transparent; } .spot:hover { fill: var(--c); }
 .panel { padding: 16px; overflow-x: auto; }
 table { border-collapse: separate; border-spacing: 2px; }
+.confusion { margin: 0 auto; }
 .confusion td, .confusion th { height: 34px; min-width: 44px; padding: 0 6px; text-align: center; font-size: 13px;
   border-radius: 5px; font-weight: 400; }
 .confusion th { color: var(--muted); }

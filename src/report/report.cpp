@@ -43,7 +43,7 @@ std::string tiles(const Report& r) {
     html += tile(as_count(speed), "images per second");
     html += tile(memory::format_bytes(peak), "peak memory");
   }
-  return html + tile(train::human_count(r.start.parameters), "parameters") + "</div>\n";
+  return html + "</div>\n";
 }
 
 /// Charts have epochs on their x axis, also within an epoch.
@@ -146,10 +146,11 @@ std::string settings(const Report& r) {
 std::string to_html(const Report& r) {
   const std::string title = fmt::format("{} on {}", r.start.config.model, r.start.data_name);
   std::string body = fmt::format(
-      "<h1>{}</h1>\n<p class=\"note\">{} training and {} test images of {}x{}x{}, {} classes, {} on {}</p>\n",
-      escape(title), train::human_count(r.start.train_images), train::human_count(r.start.test_images),
-      r.start.channels, r.start.size, r.start.size, r.start.classes, name_of(r.start.config.precision),
-      escape(r.start.device));
+      "<h1>{}</h1>\n<p class=\"note\">{} parameters; {} training and {} test images of {}x{}x{}, {} classes; {} on "
+      "{}</p>\n",
+      escape(title), train::human_count(r.start.parameters), train::human_count(r.start.train_images),
+      train::human_count(r.start.test_images), r.start.channels, r.start.size, r.start.size, r.start.classes,
+      name_of(r.start.config.precision), escape(r.start.device));
   body += tiles(r) + charts(r) + epoch_table(r.history);
   if (r.test && r.test_set) {
     body += confusion_html(*r.test, r.test_set->classes) + mistakes_html(*r.test, *r.test_set);

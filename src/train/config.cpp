@@ -116,27 +116,32 @@ void resolve_for(TrainConfig& c, std::int64_t train_images) {
 }
 
 nlohmann::ordered_json to_json(const TrainConfig& c) {
-  nlohmann::ordered_json json = {{"model", c.model},
-                                 {"data", c.data},
-                                 {"size", c.size},
-                                 {"weights", c.weights},
-                                 {"steps", c.steps},
-                                 {"batch", c.batch},
-                                 {"accumulate", c.accumulate},
-                                 {"optimizer", name_of(c.optimizer)},
-                                 {"momentum", c.momentum},
-                                 {"label-smoothing", c.label_smoothing},
-                                 {"schedule", name_of(c.schedule)},
-                                 {"warmup", c.warmup},
-                                 {"clip-grad-norm", c.clip_grad_norm},
-                                 {"device", c.device},
-                                 {"precision", name_of(c.precision)},
-                                 {"threads", c.threads},
-                                 {"seed", c.seed}};
-  if (c.epochs) json["epochs"] = *c.epochs;
-  if (c.lr) json["lr"] = *c.lr;
-  if (c.weight_decay) json["weight-decay"] = *c.weight_decay;
-  if (c.memory_limit) json["memory-limit"] = *c.memory_limit;
+  nlohmann::ordered_json json;
+  const auto put = [&](const char* key, const auto& value) { json[key] = value; };
+  const auto put_if_set = [&](const char* key, const auto& value) {
+    if (value) json[key] = *value;
+  };
+  put("model", c.model);
+  put("data", c.data);
+  put("size", c.size);
+  put("weights", c.weights);
+  put_if_set("epochs", c.epochs);
+  put("steps", c.steps);
+  put("batch", c.batch);
+  put("accumulate", c.accumulate);
+  put("optimizer", name_of(c.optimizer));
+  put_if_set("lr", c.lr);
+  put("momentum", c.momentum);
+  put_if_set("weight-decay", c.weight_decay);
+  put("label-smoothing", c.label_smoothing);
+  put("schedule", name_of(c.schedule));
+  put("warmup", c.warmup);
+  put("clip-grad-norm", c.clip_grad_norm);
+  put("device", c.device);
+  put("precision", name_of(c.precision));
+  put_if_set("memory-limit", c.memory_limit);
+  put("threads", c.threads);
+  put("seed", c.seed);
   return json;
 }
 
