@@ -52,7 +52,7 @@ template <class Work> double fastest_ns(std::size_t operations, Work work) {
 }
 
 template <class Allocator> double pair_ns(Allocator allocator, std::size_t bytes, bool touch) {
-  const std::size_t pairs = touch ? 200 : 200000;
+  const std::size_t pairs = touch ? 256 * kMiB / bytes : 20000;
   return fastest_ns(pairs, [&] {
     for (std::size_t i = 0; i < pairs; ++i) {
       const auto handle = allocator.allocate(bytes);

@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <numeric>
@@ -164,6 +165,15 @@ TEST_CASE("a JPEG or BMP with changed bytes is decoded or refused, never a crash
   }
 }
 
+TEST_CASE("a JPEG whose Huffman table would overrun the decoder is refused") {
+  Bytes bytes = read_bytes(kPictures + "baseline.jpg");
+  constexpr std::array<std::uint8_t, 2> kTableMark{0xff, 0xc4};
+  const auto table = std::search(bytes.begin(), bytes.end(), kTableMark.begin(), kTableMark.end());
+  REQUIRE(table != bytes.end());
+  std::fill_n(table + 5, 16, std::uint8_t{64});
+  contains(cause(bytes), "has 1024 values");
+}
+
 TEST_CASE("files that are no pictures are named") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH_AS(data::read_picture(folder.file("no.png")), doctest::Contains("no.png' is not there"), DataError);
@@ -229,9 +239,11 @@ TEST_CASE("transparent parts are white") {
 }
 
 TEST_CASE("resizing filters as Pillow's bilinear does, inside and at the edges") {
-  for (const auto& [name, channels] : {std::pair("grey", 1), std::pair("rgb", 3)}) {
-    const Picture picture = golden(std::string(name) + ".png");
-    for (const auto& [height, width] : {std::pair(12, 10), std::pair(7, 9), std::pair(48, 30)}) {
+  for (const std::string name : {"grey", "rgb"}) {
+    const Picture picture = golden(name + ".png");
+    const std::int64_t channels = picture.channels;
+    for (const Size2 size : {Size2(12, 10), Size2(7, 9), Size2(48, 30)}) {
+      const std::int64_t height = size.h, width = size.w;
       CAPTURE(name);
       CAPTURE(height);
       const Picture resized = data::convert_picture(picture, channels, height, width);

