@@ -11,7 +11,7 @@ namespace {
 using nn::BatchNorm2d, nn::Conv2d, nn::Linear, nn::Module, nn::Sequential;
 
 std::unique_ptr<Conv2d> make_conv1x1(std::int64_t in, std::int64_t out, std::int64_t stride) {
-  return std::make_unique<Conv2d>(in, out, nn::Conv2dModuleOptions{.kernel = 1, .stride = stride, .bias = false});
+  return std::make_unique<Conv2d>(in, out, nn::Conv2dOptions{.kernel = 1, .stride = stride, .bias = false});
 }
 
 /// The way around a block: the identity, or a projection where the block changes channels or size.
@@ -97,7 +97,7 @@ class Bottleneck : public Module {
 
 enum class Stem { imagenet, cifar };  ///< 7x7 stride 2 and a pooling; 3x3 alone, for images of 32x32
 
-nn::Conv2dModuleOptions stem_options(Stem stem) {
+nn::Conv2dOptions stem_options(Stem stem) {
   if (stem == Stem::cifar) return {.kernel = 3, .padding = 1, .bias = false};
   return {.kernel = 7, .stride = 2, .padding = 3, .bias = false};
 }

@@ -49,9 +49,10 @@ ensure_build_tools() {
   fi
 }
 
-# build PRESET: CMake knows which libraries are missing and prints the line that installs them.
+# build PRESET [--target NAME]: CMake knows which libraries are missing and prints the line that installs them.
 build() {
   local preset=$1 report packages
+  shift
   if ! report=$(cmake --preset "$preset" 2>&1); then
     packages=$(sed -n 's/.*apt-get install -y //p' <<<"$report")
     if [ -z "$packages" ]; then
@@ -62,5 +63,5 @@ build() {
     install_packages $packages
     quietly cmake --preset "$preset" || return 1
   fi
-  cmake --build --preset "$preset"
+  cmake --build --preset "$preset" "$@"
 }

@@ -46,7 +46,7 @@ struct Kernels {
   /// Box-Muller, for even i: r = sqrt(-2 log((w(i) + 1) / 2^32)), a = 2 pi w(i+1) / 2^32; element i is
   /// fma(stddev, r cos(a), mean) and element i+1 fma(stddev, r sin(a), mean).
   Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
-  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a
+  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a or b
   Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};                    // out may be x
   Slot<void(const Tensor& x, const Tensor& out)> relu{"relu"};                                     // out may be x
   Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx)> relu_backward{"relu_backward"};  // dx may be dy

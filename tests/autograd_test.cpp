@@ -343,3 +343,23 @@ TEST_CASE("labels and statistics changed after the forward pass are caught too")
   batch_norm2d(x, {}, {}, mean, var);
   CHECK_THROWS_WITH_AS(y.backward(), doctest::Contains("'batch_norm2d' changed it"), AutogradError);
 }
+
+TEST_CASE("gradients follow a leaf whose layout changed between forward and backward") {
+  const auto gradient = [](bool change) {
+    Tensor w = Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 2, 2}).requires_grad_();
+    const Tensor x = Tensor::from(std::vector<float>{1, 0, 2, -1, 3, 1, 0, 5}, {1, 2, 2, 2});
+    const Tensor first = sum(conv2d(x, w));
+    if (change) w.set_data(w.detach().to(Layout::nchw));
+    first.backward();
+    sum(conv2d(x, w)).backward();
+    return w.grad().to_vector<float>();
+  };
+  CHECK(gradient(true) == gradient(false));
+}
+
+TEST_CASE("a leaf that changed its dtype between forward and backward is an error") {
+  Tensor w = Tensor::ones({2}).requires_grad_();
+  const Tensor loss = sum(mul(w, 2));
+  w.set_data(w.detach().to(DType::f64));
+  CHECK_THROWS_AS(loss.backward(), AutogradError);
+}

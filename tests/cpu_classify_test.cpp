@@ -2,7 +2,7 @@
 #include <functional>
 #include <limits>
 
-#include "cpu_kernel_util.hpp"
+#include "support/cpu_kernel_util.hpp"
 
 using namespace cuttle;
 using namespace cuttle::test;

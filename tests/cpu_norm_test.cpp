@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "cpu_kernel_util.hpp"
+#include "support/cpu_kernel_util.hpp"
 
 using namespace cuttle;
 using namespace cuttle::test;

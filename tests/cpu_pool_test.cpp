@@ -2,7 +2,7 @@
 #include <limits>
 #include <vector>
 
-#include "cpu_kernel_util.hpp"
+#include "support/cpu_kernel_util.hpp"
 
 using namespace cuttle;
 using namespace cuttle::test;

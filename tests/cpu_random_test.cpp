@@ -2,8 +2,8 @@
 #include <numbers>
 #include <utility>
 
-#include "cpu_kernel_util.hpp"
 #include "cuttle/philox.hpp"
+#include "support/cpu_kernel_util.hpp"
 
 using namespace cuttle;
 using namespace cuttle::test;

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "cuttle/error.hpp"
-#include "temporary_folder.hpp"
+#include "support/temporary_folder.hpp"
 
 using namespace cuttle;
 using data::ImageSet;

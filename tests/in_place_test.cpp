@@ -197,3 +197,23 @@ TEST_CASE("a failed in-place op has changed nothing") {
   sum(h).backward();
   CHECK(grad_of(x) == Floats{2, 2});
 }
+
+TEST_CASE("add_ and copy_ refuse a source that overlaps part of the target") {
+  Tensor x = Tensor::ones({6});
+  Tensor later = x.slice(1, 6);
+  CHECK_THROWS_AS(add_(later, x.slice(0, 5)), AutogradError);
+  CHECK_THROWS_AS(later.copy_(x.slice(0, 5)), AutogradError);
+  CHECK(x.to_vector<float>() == Floats(6, 1));
+  Tensor front = x.slice(0, 3);
+  add_(front, x.slice(3, 6));  // side by side is no overlap
+  CHECK(x.to_vector<float>() == Floats{2, 2, 2, 1, 1, 1});
+}
+
+TEST_CASE("a result added to itself under another name is refused before it is changed") {
+  Tensor x = leaf({1, 2});
+  Tensor h = mul(x, 1);
+  CHECK_THROWS_AS(add_(h, h.slice(0, 2)), AutogradError);
+  CHECK(h.to_vector<float>() == Floats{1, 2});
+  sum(h).backward();
+  CHECK(grad_of(x) == Floats{1, 1});
+}

@@ -12,7 +12,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/serialization.hpp"
 #include "data/picture_file.hpp"
-#include "temporary_folder.hpp"
+#include "support/temporary_folder.hpp"
 
 using namespace cuttle;
 using data::Picture;

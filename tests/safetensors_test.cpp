@@ -15,7 +15,7 @@
 
 #include "cuttle/error.hpp"
 #include "cuttle/serialization.hpp"
-#include "temporary_folder.hpp"
+#include "support/temporary_folder.hpp"
 
 using namespace cuttle;
 using Bytes = std::vector<std::uint8_t>;

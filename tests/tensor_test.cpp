@@ -248,3 +248,12 @@ TEST_CASE("rand and randn repeat under one seed, differ under another and have t
   CHECK(std::abs(moments(normal).first) < 5 / std::sqrt(1e5));
   CHECK(std::abs(moments(normal).second - 1) < 5 * std::sqrt(2 / 1e5));
 }
+
+TEST_CASE("a size that is not there is an error, also from behind") {
+  const Tensor t = Tensor::zeros({2, 3});
+  CHECK(t.size(-1) == 3);
+  CHECK(t.size(-2) == 2);
+  CHECK_THROWS_AS(t.size(2), ShapeError);
+  CHECK_THROWS_AS(t.size(-3), ShapeError);
+  CHECK_THROWS_AS(Tensor::zeros({}).size(0), ShapeError);
+}

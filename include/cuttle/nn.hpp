@@ -112,7 +112,7 @@ class Sequential : public Module {
   std::vector<std::unique_ptr<Module>> owned_;
 };
 
-struct Conv2dModuleOptions {
+struct Conv2dOptions {
   Size2 kernel = 1, stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
@@ -121,14 +121,14 @@ struct Conv2dModuleOptions {
 /// ShapeError for sizes below 1 (padding below 0) and channels that do not divide into groups.
 class Conv2d : public Module {
  public:
-  Conv2d(std::int64_t in, std::int64_t out, Conv2dModuleOptions options);
+  Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options);
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Conv2d"; }
-  const Conv2dModuleOptions& options() const { return options_; }
+  const Conv2dOptions& options() const { return options_; }
   Tensor weight, bias;
 
  private:
-  Conv2dModuleOptions options_;
+  Conv2dOptions options_;
 };
 
 struct LinearOptions {
@@ -143,7 +143,7 @@ class Linear : public Module {
   Tensor weight, bias;
 };
 
-struct BatchNorm2dModuleOptions {
+struct BatchNorm2dOptions {
   double eps = 1e-5;
   double momentum = 0.1;
 };
@@ -151,7 +151,7 @@ struct BatchNorm2dModuleOptions {
 /// ShapeError for no channels, UsageError for eps that is not positive or momentum outside [0,1].
 class BatchNorm2d : public Module {
  public:
-  explicit BatchNorm2d(std::int64_t channels, BatchNorm2dModuleOptions options = {});
+  explicit BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options = {});
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "BatchNorm2d"; }
   Tensor weight, bias, running_mean, running_var, num_batches_tracked;
@@ -161,7 +161,7 @@ class BatchNorm2d : public Module {
   DType tensor_dtype(DType compute) const override { return compute == DType::f64 ? DType::f64 : DType::f32; }
 
  private:
-  BatchNorm2dModuleOptions options_;
+  BatchNorm2dOptions options_;
 };
 
 struct ReLUOptions {

@@ -9,7 +9,7 @@ namespace cuttle::cpu {
 namespace {
 
 bool same_order(const Tensor& a, const Tensor& b) {
-  return a.rank() != 4 || a.layout() == b.layout() || a.size(1) == 1 || a.size(2) * a.size(3) == 1;
+  return a.layout() == b.layout() || a.shape().is_layout_free();
 }
 
 void copy(const Tensor& in, const Tensor& out) {

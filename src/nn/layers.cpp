@@ -27,7 +27,7 @@ void require_whole_groups(std::int64_t channels, std::int64_t groups, const std:
                    "take a number of groups that divides the channels on both sides");
 }
 
-void check_conv(std::int64_t in, std::int64_t out, const Conv2dModuleOptions& o) {
+void check_conv(std::int64_t in, std::int64_t out, const Conv2dOptions& o) {
   const std::string layer = fmt::format("Conv2d({}, {})", in, out);
   require_at_least(1, in, layer, "input channels");
   require_at_least(1, out, layer, "output channels");
@@ -61,7 +61,7 @@ void init_bias(const Tensor& bias, std::int64_t fan_in) {
 
 }  // namespace
 
-Conv2d::Conv2d(std::int64_t in, std::int64_t out, Conv2dModuleOptions options) : options_(options) {
+Conv2d::Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options) : options_(options) {
   check_conv(in, out, options);
   const std::int64_t group_in = in / options.groups;
   weight = Tensor::empty({out, group_in, options.kernel.h, options.kernel.w});
@@ -96,7 +96,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) {
 
 Tensor Linear::forward(const Tensor& x) { return linear(x, weight, bias); }
 
-BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNorm2dModuleOptions options) : options_(options) {
+BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options) : options_(options) {
   const std::string layer = fmt::format("BatchNorm2d({})", channels);
   require_at_least(1, channels, layer, "channels");
   if (!(options.eps > 0)) throw UsageError(fmt::format("{}: eps = {} must be above 0", layer, options.eps));

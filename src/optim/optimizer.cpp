@@ -128,9 +128,12 @@ void Optimizer::step() {
   check_devices();
   follow_parameters();
   split_cohorts();
+  // Every allocation comes first: a step that runs out of memory has changed nothing.
+  std::vector<Group> groups;
   for (const Cohort& cohort : cohorts_) {
-    if (!has_gradient(params_[cohort.members.front()])) continue;
-    const Group group = group_of(cohort);
+    if (has_gradient(params_[cohort.members.front()])) groups.push_back(group_of(cohort));
+  }
+  for (const Group& group : groups) {
     kernels(group.step).increment(group.step);
     update(group);
     for (const Tensor& p : group.params) autograd::mark_changed(name_, p);
