@@ -358,7 +358,7 @@ TEST_CASE("Convolution and linear kernels refuse half precision by naming the op
     kernels(x).conv2d(x, w, {}, {}, y);
     FAIL("f16 was accepted");
   } catch (const DtypeError& error) {
-    CHECK(error.cause() == "conv2d: x is f16[1,2,4,4] NHWC cpu, and the CPU computes in f32 and f64 only");
+    CHECK(error.cause() == "conv2d: the CPU computes in f32 and f64, and got f16[1,2,4,4] NHWC cpu");
     CHECK(error.hint().find("f32") != std::string::npos);
   }
   const Tensor m = Tensor::empty({4, 4}, {.dtype = DType::bf16});

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpu/conv_dispatch.hpp"
 #include "cpu/conv_product.hpp"
 #include "cpu/depthwise.hpp"
+#include "cpu/dispatch.hpp"
 #include "cpu/gemm.hpp"
 #include "cpu/layout.hpp"
 #include "cpu/register.hpp"
@@ -34,7 +34,7 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dO
                        .images = x.size(0),
                        .groups = o.groups,
                        .columns = filters,
-                       .out = output<T>(y),
+                       .out = writable<T>(y),
                        .out_height = y.size(2),
                        .out_width = y.size(3),
                        .out_offset = 0,
@@ -83,7 +83,7 @@ void backward_data_class(const Tensor& dy, const Tensor& w, std::int64_t groups,
                        .images = dx.size(0),
                        .groups = groups,
                        .columns = channels,
-                       .out = output<T>(dx),
+                       .out = writable<T>(dx),
                        .out_height = dx.size(2),
                        .out_width = dx.size(3),
                        .out_offset = {rows.offset, columns.offset},
@@ -115,7 +115,7 @@ void backward_filter(const Tensor& dy, const Tensor& x, const Conv2dOptions& o, 
                      .groups = o.groups,
                      .dy = dy.data<T>(),
                      .filters = dw.size(0) / o.groups,
-                     .out = output<T>(dw),
+                     .out = writable<T>(dw),
                      .accumulate = accumulate});
 }
 
@@ -123,7 +123,7 @@ void backward_filter(const Tensor& dy, const Tensor& x, const Conv2dOptions& o, 
 
 void register_conv(Kernels& k) {
   k.conv2d = [](const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& o, const Tensor& y) {
-    dispatch_real("conv2d", "x", x, [&](auto type) {
+    dispatch_floating("conv2d", x, [&](auto type) {
       using T = decltype(type);
       const Tensor out = nhwc_scratch(y);
       if (is_depthwise(w, o)) {
@@ -135,7 +135,7 @@ void register_conv(Kernels& k) {
     });
   };
   k.conv2d_backward_data = [](const Tensor& dy, const Tensor& w, const Conv2dOptions& o, const Tensor& dx) {
-    dispatch_real("conv2d_backward_data", "dy", dy, [&](auto type) {
+    dispatch_floating("conv2d_backward_data", dy, [&](auto type) {
       using T = decltype(type);
       const Tensor out = nhwc_scratch(dx);
       if (is_depthwise(w, o)) {
@@ -148,7 +148,7 @@ void register_conv(Kernels& k) {
   };
   k.conv2d_backward_filter = [](const Tensor& dy, const Tensor& x, const Conv2dOptions& o, const Tensor& dw,
                                 bool accumulate) {
-    dispatch_real("conv2d_backward_filter", "dy", dy, [&](auto type) {
+    dispatch_floating("conv2d_backward_filter", dy, [&](auto type) {
       using T = decltype(type);
       // An NCHW gradient that is added to is brought to NHWC with what it holds.
       const Tensor out = accumulate ? to_nhwc(dw) : nhwc_scratch(dw);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpu/conv_dispatch.hpp"
 #include "cpu/conv_product.hpp"
+#include "cpu/dispatch.hpp"
 #include "cpu/eigen.hpp"
 #include "cpu/layout.hpp"
 #include "cpu/parallel.hpp"
@@ -33,7 +33,7 @@ template <class T> Tensor weights_by_tap(const Tensor& w, std::int64_t multiplie
   const std::int64_t filters = w.size(0), taps = w.size(2) * w.size(3), channels = filters / multiplier;
   const Tensor result = Tensor::empty({multiplier, taps, channels}, {.dtype = w.dtype()});
   const T* from = w.data<T>();
-  T* to = output<T>(result);
+  T* to = writable<T>(result);
   for (std::int64_t k = 0; k < filters; ++k) {
     const std::int64_t plane = k % multiplier, channel = k / multiplier;
     for (std::int64_t tap = 0; tap < taps; ++tap) to[(plane * taps + tap) * channels + channel] = from[k * taps + tap];
@@ -107,7 +107,7 @@ void depthwise_forward(const Tensor& x, const Tensor& w, const Tensor& bias, con
     for (std::int64_t line = begin; line < end; ++line) {
       const T* image = x.data<T>() + line / places_h * height * width * channels;
       const std::int64_t top = read_at(line % places_h, 0, o.stride.h, o.padding.h, o.dilation.h);
-      T* out = output<T>(planes) + line * places_w * multiplier * channels;
+      T* out = writable<T>(planes) + line * places_w * multiplier * channels;
       for (std::int64_t i = 0; i < places_w * multiplier; ++i, out += channels) {
         const std::int64_t plane = i % multiplier;
         const std::int64_t left = read_at(i / multiplier, 0, o.stride.w, o.padding.w, o.dilation.w);
@@ -140,7 +140,7 @@ void depthwise_backward_data(const Tensor& dy, const Tensor& w, const Conv2dOpti
     for (std::int64_t line = begin; line < end; ++line) {
       const T* image = planes.data<T>() + line / height * places_h * places_w * multiplier * channels;
       const std::int64_t* p = lines.data() + line % height * w.size(2);
-      T* out = output<T>(dx) + line * width * channels;
+      T* out = writable<T>(dx) + line * width * channels;
       for (std::int64_t v = 0; v < width; ++v, out += channels) {
         const std::int64_t* q = columns.data() + v * w.size(3);
         const T* weight = weights.data<T>();
@@ -186,10 +186,10 @@ void depthwise_backward_filter(const Tensor& dy, const Tensor& x, const Conv2dOp
       sum_terms<T>(terms, channels, sum, sum);
     }
   };
-  add_parts<T>(x.size(0) * places_h, 1, multiplier, dw.numel(), output<T>(sums_by_tap), false, add_lines);
+  add_parts<T>(x.size(0) * places_h, 1, multiplier, dw.numel(), writable<T>(sums_by_tap), false, add_lines);
 
   const T* sums = sums_by_tap.data<T>();
-  T* out = output<T>(dw);
+  T* out = writable<T>(dw);
   for (std::int64_t k = 0; k < dw.size(0); ++k) {
     for (std::int64_t tap = 0; tap < taps; ++tap) {
       const T sum = sums[(k % multiplier * taps + tap) * channels + k / multiplier];

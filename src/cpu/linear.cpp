@@ -1,7 +1,5 @@
-#include <algorithm>
-
-#include "cpu/conv_dispatch.hpp"
 #include "cpu/conv_product.hpp"
+#include "cpu/dispatch.hpp"
 #include "cpu/gemm.hpp"
 #include "cpu/layout.hpp"
 #include "cpu/register.hpp"
@@ -21,7 +19,7 @@ template <class T> PatchProduct<T> row_product(const Tensor& in, const Tensor& o
           .images = in.size(0),
           .groups = 1,
           .columns = out.size(1),
-          .out = output<T>(out),
+          .out = writable<T>(out),
           .out_height = 1,
           .out_width = 1,
           .out_offset = 0,
@@ -57,7 +55,7 @@ template <class T> void backward_weight(const Tensor& dy, const Tensor& x, const
                      .groups = 1,
                      .dy = dy.data<T>(),
                      .filters = dw.size(0),
-                     .out = output<T>(dw),
+                     .out = writable<T>(dw),
                      .accumulate = accumulate});
 }
 
@@ -70,24 +68,24 @@ template <class T> void sum_rows(const Tensor& dy, const Tensor& db, bool accumu
       for (std::int64_t k = 0; k < columns; ++k) sums[k] += values[k];
     }
   };
-  add_parts<T>(dy.numel() / columns, 1 + 4096 / columns, 1, columns, output<T>(db), accumulate, add_rows);
+  add_parts<T>(dy.numel() / columns, 1 + 4096 / columns, 1, columns, writable<T>(db), accumulate, add_rows);
 }
 
 }  // namespace
 
 void register_linear(Kernels& k) {
   k.linear = [](const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
-    dispatch_real("linear", "x", x, [&](auto type) { forward<decltype(type)>(x, w, bias, y); });
+    dispatch_floating("linear", x, [&](auto type) { forward<decltype(type)>(x, w, bias, y); });
   };
   k.linear_backward_data = [](const Tensor& dy, const Tensor& w, const Tensor& dx) {
-    dispatch_real("linear_backward_data", "dy", dy, [&](auto type) { backward_data<decltype(type)>(dy, w, dx); });
+    dispatch_floating("linear_backward_data", dy, [&](auto type) { backward_data<decltype(type)>(dy, w, dx); });
   };
   k.linear_backward_weight = [](const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate) {
-    dispatch_real("linear_backward_weight", "dy", dy,
-                  [&](auto type) { backward_weight<decltype(type)>(dy, x, dw, accumulate); });
+    dispatch_floating("linear_backward_weight", dy,
+                      [&](auto type) { backward_weight<decltype(type)>(dy, x, dw, accumulate); });
   };
   k.bias_backward = [](const Tensor& dy, const Tensor& db, bool accumulate) {
-    dispatch_real("bias_backward", "dy", dy, [&](auto type) { sum_rows<decltype(type)>(to_nhwc(dy), db, accumulate); });
+    dispatch_floating("bias_backward", dy, [&](auto type) { sum_rows<decltype(type)>(to_nhwc(dy), db, accumulate); });
   };
 }
 
