@@ -50,6 +50,9 @@ check "its message is cause and remedy" two_lines
 touch "$work/file"
 check "an output folder that cannot be made" ends 1 "$work/file" "$cuttle" train "${small[@]}" --out "$work/file/run"
 check "an output folder without room" ends 1 "/dev/full" "$cuttle" train "${small[@]}" --out /dev/full
+check "divergence in the last step" ends 1 "after step 1" "$cuttle" train "${small[@]}" --batch 2048 --epochs 1 --lr 1e30 \
+  --schedule constant --out "$work/last"
+check "leaves no model" test ! -e "$work/last/model.safetensors"
 check "divergence" ends 1 "at step" "$cuttle" train "${small[@]}" --lr 1e30 --schedule constant --out "$work/nan"
 
 # json_lines FILE: every line is an object with an event.

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -276,6 +277,37 @@ TEST_CASE("a loss that is not finite stops the run before the update and leaves 
   const RunState state = load_run_state(state_file_of(folder / "run"));
   CHECK(state.progress.step == 0);
   for (const nn::NamedTensor& t : state.model) CHECK(non_finite_count(t.tensor).item<std::int64_t>() == 0);
+}
+
+TEST_CASE("weights that the last step of a run spoils are not saved") {
+  const Sets sets{quadrants(8), quadrants(8, 9)};
+  for (const std::int64_t steps : {0, 1}) {  // ends by its epochs, or at the step limit
+    CAPTURE(steps);
+    const TemporaryFolder folder;
+    TrainConfig config = small_config();
+    config.lr = 1e38;
+    config.schedule = ScheduleKind::constant;
+    config.epochs = steps == 0 ? 1 : 3;  // of one step each
+    config.steps = steps;
+    CHECK_THROWS_AS(begin(config, sets, folder / "run"), DivergedError);
+    CHECK(!std::filesystem::exists(model_file_of(folder / "run")));
+    CHECK(load_run_state(state_file_of(folder / "run")).progress.step == 0);
+  }
+}
+
+TEST_CASE("a run is not started from weights that are not finite") {
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(8), quadrants(8, 9)};
+  const auto module = make_module(spec_for("lenet", sets.train));
+  {
+    const NoGrad no_grad;
+    Tensor bias = module->parameters().back();
+    bias.fill_(std::numeric_limits<double>::infinity());
+  }
+  TrainConfig config = small_config();
+  config.weights = folder / "bad.safetensors";
+  save_model(config.weights, *module, spec_for("lenet", sets.train));
+  CHECK_THROWS_WITH_AS(begin(config, sets, folder / "run"), doctest::Contains("'fc2.bias' holds 4"), DivergedError);
 }
 
 TEST_CASE("the first place of a NaN is named: parameter, image or layer") {

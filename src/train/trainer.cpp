@@ -96,10 +96,12 @@ EndEvent Trainer::run() {
     train_epoch();
     if (progress_.step_in_epoch < steps_per_epoch_ || !finish_epoch()) break;
   }
+  const Ending ending = progress_.epoch >= config_.epochs.value() ? Ending::finished
+                        : at_step_limit()                         ? Ending::step_limit
+                                                                  : Ending::interrupted;
+  if (ending != Ending::interrupted && tested_step_ != progress_.step) test();
   if (unsaved_) save_all();
-  const EndEvent end = end_event(progress_.epoch >= config_.epochs.value() ? Ending::finished
-                                 : at_step_limit()                         ? Ending::step_limit
-                                                                           : Ending::interrupted);
+  const EndEvent end = end_event(ending);
   for (EventSink* sink : options_.sinks) sink->ended(end);
   return end;
 }
@@ -157,8 +159,7 @@ void Trainer::train_step() {
 bool Trainer::finish_epoch() {
   const memory::Stats stats = memory::allocator(device_).stats();
   const auto start = Clock::now();
-  std::optional<Evaluation> test = evaluate(*module_, test_set_, config_.batch, device_, options_.stop_requested);
-  if (!test) return false;
+  if (!test(options_.stop_requested)) return false;
   const auto images = static_cast<double>(progress_.images);
   EpochEvent event{.epoch = progress_.epoch + 1,
                    .step = progress_.step,
@@ -169,16 +170,28 @@ bool Trainer::finish_epoch() {
                    .test_seconds = seconds_since(start),
                    .peak_allocated_bytes = stats.peak_allocated_bytes,
                    .peak_reserved_bytes = stats.peak_reserved_bytes,
-                   .test = std::move(*test)};
+                   .test = *last_test_};
   progress_ = {.epoch = progress_.epoch + 1,
                .step = progress_.step,
                .best_test_accuracy = std::max(progress_.best_test_accuracy.value_or(0), event.test.accuracy()),
                .test_accuracy = event.test.accuracy(),
                .test_loss = event.test.loss};
-  last_test_ = event.test;
-  tested_step_ = progress_.step;
   for (EventSink* sink : options_.sinks) sink->epoch_done(event);
   save_all();
+  return true;
+}
+
+bool Trainer::test(const std::function<bool()>& stop) {
+  const std::optional<Evaluation> result = evaluate(*module_, test_set_, config_.batch, device_, stop);
+  if (!result) return false;
+  if (!std::isfinite(result->loss)) {
+    throw DivergedError(fmt::format("after step {} of epoch {} the loss on the test images is {}: {}", progress_.step,
+                                    progress_.epoch + 1, result->loss,
+                                    first_non_finite_weight(*module_).value_or("an output of the model overflows")),
+                        divergence_hint());
+  }
+  last_test_ = result;
+  tested_step_ = progress_.step;
   return true;
 }
 
@@ -230,13 +243,24 @@ void Trainer::report_divergence(const StepResult& result, const Window& window) 
   const std::string where = first_non_finite(*module_, window);
   throw DivergedError(
       fmt::format("{} at step {} of epoch {}: {}", what, progress_.step + 1, progress_.epoch + 1, where),
-      fmt::format(
-          "lower --lr (now {}), or try --warmup or --clip-grad-norm 1; nothing was changed by this step, and the "
-          "state after step {} lies in {}",
-          config_.lr.value(), saved_step_, options_.out));
+      divergence_hint());
+}
+
+std::string Trainer::divergence_hint() const {
+  const std::string state =
+      saved_step_ ? fmt::format("; the state after step {} lies in {}", *saved_step_, options_.out) : std::string();
+  return fmt::format("lower --lr (now {}), or try --warmup or --clip-grad-norm 1{}", config_.lr.value(), state);
+}
+
+void Trainer::check_weights() const {
+  if (const auto found = first_non_finite_weight(*module_)) {
+    throw DivergedError(fmt::format("after step {} of epoch {} {}", progress_.step, progress_.epoch + 1, *found),
+                        divergence_hint());
+  }
 }
 
 void Trainer::save_state() {
+  check_weights();
   save_run_state(state_file_of(options_.out), {.config = config_,
                                                .spec = spec_,
                                                .train_images = train_set_.size(),
@@ -250,6 +274,7 @@ void Trainer::save_state() {
 }
 
 void Trainer::save_all() {
+  check_weights();
   // The state last: whatever it describes is already there.
   save_model(model_file_of(options_.out), *module_, spec_);
   save_state();
@@ -265,10 +290,6 @@ std::vector<std::string> Trainer::files() const {
 }
 
 EndEvent Trainer::end_event(Ending ending) {
-  if (ending != Ending::interrupted && tested_step_ != progress_.step) {
-    last_test_ = evaluate(*module_, test_set_, config_.batch, device_);
-    tested_step_ = progress_.step;
-  }
   EndEvent end{.ending = ending,
                .epoch = progress_.epoch,
                .step = progress_.step,
