@@ -37,6 +37,9 @@ check "unknown model" ends 2 "lenet" "$cuttle" train --model lenett "${small[@]}
 check "unknown device" ends 2 "tpu" "$cuttle" train --device tpu
 check "a number that is none" ends 2 "--batch" "$cuttle" train --batch many
 check "batch 0" ends 2 "--batch 0" "$cuttle" train "${small[@]}" --batch 0
+for flag in epochs accumulate batch steps size warmup; do
+  check "--$flag beyond all measure" ends 2 "--$flag" "$cuttle" train "${small[@]}" --$flag 9223372036854775807 --out "$work/none"
+done
 check "batch above the set" ends 2 "2048 images" "$cuttle" train "${small[@]}" --batch 2049 --out "$work/none"
 check "nothing is written then" test ! -e "$work/none"
 check "negative size" ends 2 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit -5

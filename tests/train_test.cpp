@@ -386,6 +386,44 @@ TEST_CASE("impossible settings are named") {
   CHECK_THROWS_AS(parse_schedule("linear"), UsageError);
 }
 
+TEST_CASE("the largest settings give a run of sensible length, larger ones are refused") {
+  TrainConfig config = small_config();
+  config.accumulate = std::int64_t{1} << 31;
+  config.epochs = 1'000'000;
+  validate(config);
+  resolve_for(config, 64);
+  CHECK(steps_per_epoch(config, 64) == 1);
+
+  config.epochs.reset();
+  config.steps = 1'000'000'000'000;
+  validate(config);
+  CHECK_THROWS_WITH_AS(resolve_for(config, 64), doctest::Contains("--steps 1000000000000"), UsageError);
+
+  static constexpr std::int64_t kTooMuch = std::numeric_limits<std::int64_t>::max();
+  const auto refuses = [](auto change) {
+    TrainConfig c = small_config();
+    change(c);
+    CHECK_THROWS_AS(validate(c), UsageError);
+  };
+  refuses([](TrainConfig& c) { c.epochs = kTooMuch; });
+  refuses([](TrainConfig& c) { c.steps = kTooMuch; });
+  refuses([](TrainConfig& c) { c.batch = kTooMuch; });
+  refuses([](TrainConfig& c) { c.accumulate = kTooMuch; });
+  refuses([](TrainConfig& c) { c.size = kTooMuch; });
+  refuses([](TrainConfig& c) { c.warmup = kTooMuch; });
+}
+
+TEST_CASE("the time left is that of the images left, also where a step takes a part of its window") {
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(20), quadrants(8, 9)};
+  TrainConfig config = small_config();
+  config.accumulate = std::int64_t{1} << 31;  // one step of 20 images an epoch
+  const Outcome outcome = begin(config, sets, folder / "run");
+  REQUIRE(outcome.seen.steps.size() == 3);
+  const StepEvent& first = outcome.seen.steps.front();
+  CHECK(first.seconds_left * first.images_per_s == doctest::Approx(40));
+}
+
 TEST_CASE("a resumed run takes its settings from the state and refuses others by name") {
   TrainConfig started = small_config();
   resolve_for(started, 100);

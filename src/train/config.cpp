@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -17,6 +18,9 @@ namespace cuttle::train {
 namespace {
 
 constexpr std::int64_t kDefaultEpochs = 2;
+// Far above any use, and small enough that no product of them and of a set's size overflows.
+constexpr std::int64_t kMostEpochs = 1'000'000, kMostSteps = 1'000'000'000'000;
+constexpr std::int64_t kMostBatch = std::int64_t{1} << 31;
 
 template <class T> using Choice = std::pair<std::string_view, T>;
 
@@ -49,8 +53,9 @@ void require(bool holds, std::string_view flag, const std::string& value, std::s
   if (!holds) throw UsageError(fmt::format("{} {} is not possible", flag, value), fmt::format("{} {}", flag, rule));
 }
 
-template <class T> void require_at_least(std::string_view flag, T value, T least) {
-  require(value >= least, flag, fmt::format("{}", value), fmt::format("must be at least {}", least));
+void require_within(std::string_view flag, std::int64_t value, std::int64_t least, std::int64_t most) {
+  require(value >= least && value <= most, flag, fmt::format("{}", value),
+          fmt::format("must be within {} and {}", least, most));
 }
 
 void require_not_negative(std::string_view flag, double value) {
@@ -61,7 +66,7 @@ void require_fraction(std::string_view flag, double value) {
   require(value >= 0 && value < 1, flag, fmt::format("{}", value), "must be at least 0 and below 1");
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 }  // namespace
 
@@ -84,13 +89,13 @@ Precision parse_precision(std::string_view text) {
 }
 
 void validate(const TrainConfig& c) {
-  if (c.epochs) require_at_least<std::int64_t>("--epochs", *c.epochs, 1);
-  require_at_least<std::int64_t>("--steps", c.steps, 0);
-  require_at_least<std::int64_t>("--batch", c.batch, 1);
-  require_at_least<std::int64_t>("--accumulate", c.accumulate, 1);
-  require_at_least<std::int64_t>("--size", c.size, 0);
-  require_at_least<std::int64_t>("--warmup", c.warmup, 0);
-  require_at_least("--threads", c.threads, 0);
+  if (c.epochs) require_within("--epochs", *c.epochs, 1, kMostEpochs);
+  require_within("--steps", c.steps, 0, kMostSteps);
+  require_within("--batch", c.batch, 1, kMostBatch);
+  require_within("--accumulate", c.accumulate, 1, kMostBatch);
+  require_within("--size", c.size, 0, kMostSize);
+  require_within("--warmup", c.warmup, 0, kMostSteps);
+  require_within("--threads", c.threads, 0, std::numeric_limits<int>::max());
   if (c.lr) require(std::isfinite(*c.lr) && *c.lr > 0, "--lr", fmt::format("{}", *c.lr), "must be a number above 0");
   if (c.weight_decay) require_not_negative("--weight-decay", *c.weight_decay);
   require_not_negative("--clip-grad-norm", c.clip_grad_norm);
@@ -106,6 +111,8 @@ void resolve_for(TrainConfig& c, std::int64_t train_images) {
   }
   const std::int64_t per_epoch = steps_per_epoch(c, train_images);
   if (!c.epochs) c.epochs = std::max(kDefaultEpochs, ceil_div(c.steps, per_epoch));
+  require(*c.epochs <= kMostEpochs, "--steps", fmt::format("{}", c.steps),
+          fmt::format("may make at most {} epochs, here of {} steps", kMostEpochs, per_epoch));
   if (const std::int64_t total = *c.epochs * per_epoch; c.warmup >= total) {
     throw UsageError(fmt::format("--warmup {} leaves no step to train: the run has {} steps", c.warmup, total),
                      "shorten the warm-up or train for more epochs");

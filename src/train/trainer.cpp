@@ -222,7 +222,8 @@ StartEvent Trainer::start_event() const {
 StepEvent Trainer::step_event(const StepResult& result, const Window& window, double lr) const {
   const memory::Stats stats = memory::allocator(device_).stats();
   const double images_per_s = rate(epoch_images_, epoch_seconds_);
-  const auto images_left = static_cast<double>((total_steps() - progress_.step) * config_.batch * config_.accumulate);
+  const double images_left = static_cast<double>(total_steps() - progress_.step) *
+                             static_cast<double>(train_set_.size()) / static_cast<double>(steps_per_epoch_);
   return {.epoch = progress_.epoch + 1,
           .step = progress_.step,
           .step_in_epoch = progress_.step_in_epoch,
