@@ -121,6 +121,19 @@ full_disk() {
 }
 check "a full disk is found out, and the last good state survives" full_disk
 
+# A new run in the folder of another: that one is kept, whole, and can still be resumed.
+kept_as_previous() {
+  cp -r "$work/whole" "$work/twice"
+  "$cuttle" train "${small[@]}" --steps 2 --out "$work/twice" --json 2>"$work/stderr" | grep -q '"event":"end"' || return 1
+  grep -qF "$work/twice/previous" "$work/stderr" || return 1
+  local file
+  for file in model.safetensors state/checkpoint.safetensors metrics.jsonl report.html; do
+    cmp "$work/whole/$file" "$work/twice/previous/$file" && test -s "$work/twice/$file" || return 1
+  done
+  [ "$(losses "$work/twice/metrics.jsonl" | wc -l)" = 2 ] && "$cuttle" train --resume "$work/twice/previous" >/dev/null 2>&1
+}
+check "a new run keeps the one in its folder as previous" kept_as_previous
+
 same_accuracy() {
   local from_training from_eval
   from_training=$(tail -n 1 "$work/whole.jsonl" | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')

@@ -14,6 +14,7 @@
 #include "train/console_sink.hpp"
 #include "train/divergence.hpp"
 #include "train/json_sink.hpp"
+#include "train/run_folder.hpp"
 #include "train/trainer.hpp"
 
 namespace {
@@ -70,7 +71,8 @@ Outcome go_on(const std::string& out, const Sets& sets) {
   Outcome outcome;
   RunState state = load_run_state(state_file_of(out));
   state.config = resumed_config(state.config, TrainConfig(), {});
-  Trainer trainer(state, sets.train, sets.test, {.out = out, .sinks = {&outcome.seen}, .stop_requested = {}});
+  Trainer trainer(state, sets.train, sets.test,
+                  {.out = out, .sinks = {&outcome.seen}, .stop_requested = {}, .continues = true});
   outcome.end = trainer.run();
   outcome.weights = flat_parameters(trainer.module());
   return outcome;

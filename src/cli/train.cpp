@@ -17,6 +17,7 @@
 #include "report/report.hpp"
 #include "train/console_sink.hpp"
 #include "train/json_sink.hpp"
+#include "train/run_folder.hpp"
 #include "train/trainer.hpp"
 
 namespace cuttle::cli {
@@ -116,6 +117,20 @@ std::unique_ptr<train::EventSink> make_console(const TrainFlags& flags, const st
                                   .resume_command = quoted(flags.program) + " train --resume " + quoted(out)});
 }
 
+/// Says on stderr where a run went that was in the way.
+class PreviousRunNotice final : public train::EventSink {
+ public:
+  void started(const train::StartEvent& event) override {
+    if (event.previous_run.empty()) return;
+    fmt::print(stderr, "{} held a run; it is now in {}\n", event.out, event.previous_run);
+  }
+};
+
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error);
+}
+
 void run(TrainFlags flags, const std::vector<std::string>& given) {
   complete(flags);
   std::optional<train::RunState> state;
@@ -138,8 +153,11 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   train::MetricsFile metrics(train::metrics_file_of(out), state ? train::metrics_file_of(flags.resume) : std::string());
   report::ReportSink report(train::report_file_of(out), train::metrics_file_of(out), test_set);
   const std::unique_ptr<train::EventSink> console = make_console(flags, out);
-  train::Trainer::Options options{
-      .out = out, .sinks = {&metrics, &report, console.get()}, .stop_requested = interrupted};
+  PreviousRunNotice notice;
+  train::Trainer::Options options{.out = out,
+                                  .sinks = {&notice, &metrics, &report, console.get()},
+                                  .stop_requested = interrupted,
+                                  .continues = state && same_folder(out, flags.resume)};
   if (state) {
     train::Trainer(*state, train_set, test_set, std::move(options)).run();
   } else {

@@ -9,6 +9,7 @@
 #include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
 #include "train/divergence.hpp"
+#include "train/run_folder.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -88,10 +89,14 @@ Trainer::Trainer(const RunState& state, const data::ImageSet& train_set, const d
 }
 
 EndEvent Trainer::run() {
-  make_run_folder(options_.out);
-  const StartEvent start = start_event();
+  // A folder that cannot be written is found out now, and there is a state to go back to.
+  StartEvent start = start_event();
+  if (options_.continues) {
+    save_state(state_file_of(options_.out));
+  } else {
+    start.previous_run = begin_run_folder(options_.out, [this](const std::string& file) { save_state(file); });
+  }
   for (EventSink* sink : options_.sinks) sink->started(start);
-  save_state();  // a folder that cannot be written is found out now, and there is a state to go back to
   while (progress_.epoch < config_.epochs.value() && !at_step_limit()) {
     train_epoch();
     if (progress_.step_in_epoch < steps_per_epoch_ || !finish_epoch()) break;
@@ -114,7 +119,7 @@ void Trainer::train_epoch() {
   while (progress_.step_in_epoch < steps_per_epoch_ && !at_step_limit()) {
     if (stop_requested()) break;
     train_step();
-    if (Clock::now() - saved_at_ > kSaveEvery) save_state();
+    if (Clock::now() - saved_at_ > kSaveEvery) save_state(state_file_of(options_.out));
   }
   const memory::Stats stats = memory::allocator(device_).stats();
   peak_allocated_ = std::max(peak_allocated_, stats.peak_allocated_bytes);
@@ -260,16 +265,16 @@ void Trainer::check_weights() const {
   }
 }
 
-void Trainer::save_state() {
+void Trainer::save_state(const std::string& file) {
   check_weights();
-  save_run_state(state_file_of(options_.out), {.config = config_,
-                                               .spec = spec_,
-                                               .train_images = train_set_.size(),
-                                               .progress = progress_,
-                                               .ops_generator = default_generator().state(),
-                                               .init_generator = init_generator().state(),
-                                               .model = module_->state(),
-                                               .optimizer = optimizer_->state()});
+  save_run_state(file, {.config = config_,
+                        .spec = spec_,
+                        .train_images = train_set_.size(),
+                        .progress = progress_,
+                        .ops_generator = default_generator().state(),
+                        .init_generator = init_generator().state(),
+                        .model = module_->state(),
+                        .optimizer = optimizer_->state()});
   saved_at_ = Clock::now();
   saved_step_ = progress_.step;
 }
@@ -278,7 +283,7 @@ void Trainer::save_all() {
   check_weights();
   // The state last: whatever it describes is already there.
   save_model(model_file_of(options_.out), *module_, spec_);
-  save_state();
+  save_state(state_file_of(options_.out));
   unsaved_ = false;
 }
 

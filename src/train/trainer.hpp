@@ -26,6 +26,7 @@ class Trainer {
     std::string out;                       ///< folder of the run
     std::vector<EventSink*> sinks;         ///< told in this order
     std::function<bool()> stop_requested;  ///< asked between steps; may be empty
+    bool continues = false;                ///< the run in `out` goes on; otherwise what lies there goes to out/previous
   };
 
   /// A run from the beginning. Seeds the default generators, sets the number of threads and the memory limit. Throws
@@ -65,7 +66,7 @@ class Trainer {
   std::string divergence_hint() const;
   /// Throws DivergedError if a parameter or a running statistic is not finite.
   void check_weights() const;
-  void save_state();
+  void save_state(const std::string& file);
   void save_all();
   EndEvent end_event(Ending ending);
   std::vector<std::string> files() const;
