@@ -17,7 +17,7 @@ struct StartEvent {
   std::int64_t resumed_at_step = 0;  ///< 0: from the beginning
   int threads = 0;
   std::string out;
-  std::string previous_run;  ///< folder to which a run that lay in `out` was moved; empty: there was none
+  std::string previous_run = {};  ///< folder to which a run that lay in `out` was moved; empty: there was none
 };
 
 struct StepEvent {
