@@ -35,6 +35,13 @@ check "unknown flag" ends 2 "did you mean --epochs?" "$cuttle" train --epoch 3
 check "its message is cause and remedy" two_lines
 check "unknown model" ends 2 "lenet" "$cuttle" train --model lenett "${small[@]}"
 check "unknown device" ends 2 "tpu" "$cuttle" train --device tpu
+for command in "train --data synthetic" bench "eval --weights none" "predict --weights none --index 0"; do
+  check "${command%% *} on a GPU that is not there" ends 2 "--device cuda:99" "$cuttle" $command --device cuda:99
+done
+for command in "train --data synthetic --out $work/none" bench; do
+  check "${command%% *} with images too small for the model" ends 2 "--size 2" "$cuttle" $command --size 2 --device cpu
+done
+check "nothing is written then" test ! -e "$work/none"
 check "a number that is none" ends 2 "--batch" "$cuttle" train --batch many
 check "batch 0" ends 2 "--batch 0" "$cuttle" train "${small[@]}" --batch 0
 for flag in epochs accumulate batch steps size warmup; do

@@ -54,13 +54,8 @@ template <class Work> Timing measure(const Work& step, std::int64_t steps, Devic
   return timing;
 }
 
-void run(BenchFlags flags) {
+void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   train::TrainConfig& c = flags.config;
-  train::validate(c);
-  if (flags.steps < 1)
-    throw UsageError(fmt::format("--steps {} is not possible", flags.steps), "--steps must be at least 1");
-  const Device device = apply(flags.device);
-  const WantedImages images = wanted_by_model(c.model, c.size);
   const data::ImageSet set = data::synthetic(c.batch, images.channels, images.size, images.size, images.classes);
   train::resolve_for(c, set.size());
 
@@ -101,6 +96,20 @@ void run(BenchFlags flags) {
   fmt::print("  peak memory {} allocated, {} reserved; first step {:.2f} s\n",
              memory::format_bytes(stats.peak_allocated_bytes), memory::format_bytes(stats.peak_reserved_bytes),
              timing.first_s);
+}
+
+void run(BenchFlags flags) {
+  const train::TrainConfig& c = flags.config;
+  train::validate(c);
+  if (flags.steps < 1)
+    throw UsageError(fmt::format("--steps {} is not possible", flags.steps), "--steps must be at least 1");
+  const Device device = apply(flags.device);
+  const WantedImages images = wanted_by_model(c.model, c.size);
+  try {
+    run_on(flags, device, images);
+  } catch (const ShapeError& error) {
+    throw unsuitable_size(c.model, images.size, error);
+  }
 }
 
 }  // namespace

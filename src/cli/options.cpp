@@ -69,11 +69,23 @@ void say_if_no_gpu(const std::string& device_flag) {
   }
 }
 
+Device parse_device(const std::string& text) {
+  try {
+    return Device::parse(text);
+  } catch (const DeviceError& error) {
+    throw UsageError(fmt::format("--device {}: {}", text, error.cause()), error.hint());
+  }
+}
+
+UsageError unsuitable_size(const std::string& model, std::int64_t size, const ShapeError& error) {
+  return UsageError(fmt::format("--size {} does not suit {}: {}", size, model, error.cause()), error.hint());
+}
+
 Device apply(const DeviceFlags& flags) {
   if (flags.threads < 0)
     throw UsageError(fmt::format("--threads {} is not possible", flags.threads), "--threads 0 takes all cores");
   train::parse_precision(flags.precision);
-  const Device device = Device::parse(flags.device);
+  const Device device = parse_device(flags.device);
   say_if_no_gpu(flags.device);
   set_num_threads(flags.threads);
   if (!flags.memory_limit.empty())

@@ -147,6 +147,7 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   models::find(config.model);
   const data::ImageSet train_set = open_images(config.data, data::Split::train, wanted);
   const data::ImageSet test_set = open_images(config.data, data::Split::test, wanted);
+  parse_device(config.device);
   say_if_no_gpu(config.device);
 
   catch_interrupts();
@@ -158,10 +159,14 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
                                   .sinks = {&notice, &metrics, &report, console.get()},
                                   .stop_requested = interrupted,
                                   .continues = state && same_folder(out, flags.resume)};
-  if (state) {
-    train::Trainer(*state, train_set, test_set, std::move(options)).run();
-  } else {
-    train::Trainer(config, train_set, test_set, std::move(options)).run();
+  try {
+    if (state) {
+      train::Trainer(*state, train_set, test_set, std::move(options)).run();
+    } else {
+      train::Trainer(config, train_set, test_set, std::move(options)).run();
+    }
+  } catch (const ShapeError& error) {
+    throw unsuitable_size(config.model, train_set.height, error);
   }
 }
 
