@@ -42,7 +42,19 @@ for command in "train --data synthetic --out $work/none" bench; do
   check "${command%% *} with images too small for the model" ends 2 "--size 2" "$cuttle" $command --size 2 --device cpu
 done
 check "nothing is written then" test ! -e "$work/none"
-check "a number that is none" ends 2 "--batch" "$cuttle" train --batch many
+# ours FLAG VALUE ALLOWED: the message names the flag, the value and what is allowed, in our words.
+ours() { ends 2 "cuttle: $1 '$2' is not possible" "$cuttle" train $1 "$2" && grep -qF "hint: it takes $3" "$work/stderr"; }
+check "a number that is none" ours --batch many "a whole number"
+check "a fraction of an epoch" ours --epochs 1.5 "a whole number"
+check "more threads than an int holds" ours --threads 99999999999 "a whole number"
+check "a negative seed" ours --seed -1 "a whole number of at least 0"
+check "a rate that is none" ours --lr fast "a number"
+check "more than 64 bits" ours --steps 99999999999999999999 "a whole number"
+for command in train bench "eval --weights none"; do
+  check "${command%% *} --batch auto is not there yet" ends 2 "this version" "$cuttle" $command --batch auto
+done
+check "recomputation is not there yet" ends 2 "this version" "$cuttle" train "${small[@]}" --recompute blocks
+check "nor is a kind of it that never was" ends 2 "'some' is not known" "$cuttle" bench --recompute some
 check "batch 0" ends 2 "--batch 0" "$cuttle" train "${small[@]}" --batch 0
 for flag in epochs accumulate batch steps size warmup; do
   check "--$flag beyond all measure" ends 2 "--$flag" "$cuttle" train "${small[@]}" --$flag 9223372036854775807 --out "$work/none"
@@ -69,7 +81,7 @@ check "divergence" ends 1 "at step" "$cuttle" train "${small[@]}" --lr 1e30 --sc
 json_lines() { [ -s "$1" ] && ! grep -qvE '^\{"event":"(start|step|epoch|end)",.*\}$' "$1"; }
 losses() { sed -nE 's/^\{"event":"step","epoch":([0-9]+),"step":([0-9]+),.*"loss":([^,]+),.*/\1 \2 \3/p' "$@"; }
 
-"$cuttle" train "${small[@]}" --epochs 3 --out "$work/whole" --json >"$work/whole.jsonl" 2>"$work/log" || true
+"$cuttle" train "${small[@]}" --epochs 3 --recompute none --deterministic --out "$work/whole" --json >"$work/whole.jsonl" 2>"$work/log" || true
 check "--json writes events and nothing else" json_lines "$work/whole.jsonl"
 check "a step event for each step" test "$(losses "$work/whole.jsonl" | wc -l)" = 24
 for key in epoch train_loss train_accuracy test_loss test_accuracy images_per_s seconds peak_allocated_bytes peak_reserved_bytes; do
@@ -144,7 +156,7 @@ check "a new run keeps the one in its folder as previous" kept_as_previous
 same_accuracy() {
   local from_training from_eval
   from_training=$(tail -n 1 "$work/whole.jsonl" | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
-  from_eval=$("$cuttle" eval --weights "$work/whole" --data synthetic --json 2>/dev/null | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
+  from_eval=$("$cuttle" eval --weights "$work/whole" --data synthetic --deterministic --json 2>/dev/null | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
   [ -n "$from_eval" ] && [ "$from_training" = "$from_eval" ]
 }
 check "eval finds the accuracy that training ended with" same_accuracy
@@ -152,7 +164,7 @@ check "weights of another model" ends 4 "lenet" "$cuttle" eval --weights "$work/
 
 printf 'P5 3 2 255\n\x01\x02\x03\x04\x05\x06' >"$work/tiny.pgm"
 predicts() {
-  "$cuttle" predict --weights "$work/whole" "$work/tiny.pgm" --top 2 --json 2>/dev/null >"$work/stdout"
+  "$cuttle" predict --weights "$work/whole" "$work/tiny.pgm" --top 2 --deterministic --json 2>/dev/null >"$work/stdout"
   grep -qE '^\{"file":".*tiny.pgm","top":\[\{"class":"[^"]+","probability":[0-9.e-]+\},\{[^{]*\}\]\}$' "$work/stdout"
 }
 check "predict --json" predicts
@@ -162,7 +174,7 @@ check "nothing to predict" ends 2 "--index" "$cuttle" predict --weights "$work/w
 
 bench_keys() {
   local key
-  "$cuttle" bench --size 28 --batch 8 --steps 2 --json >"$work/stdout" 2>/dev/null
+  "$cuttle" bench --size 28 --batch 8 --steps 2 --recompute none --deterministic --json >"$work/stdout" 2>/dev/null
   for key in model batch precision layout ms spread img_s peak_allocated_bytes peak_reserved_bytes first_step_s; do
     grep -q "\"$key\":" "$work/stdout" || { echo "no $key"; return 1; }
   done

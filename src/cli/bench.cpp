@@ -119,10 +119,11 @@ void add_bench(CLI::App& app) {
       app.add_subcommand("bench", "Time a training step on random images that are already on the device");
   const auto flags = std::make_shared<BenchFlags>();
   command->add_option("--model", flags->config.model, "architecture")->capture_default_str();
-  command->add_option("--batch", flags->config.batch, "images a step")->capture_default_str();
+  add_batch_flag(*command, flags->config.batch, "images a step");
   command->add_option("--size", flags->config.size, "height and width of the images; default: the model's");
   command->add_option("--steps", flags->steps, "steps to time, after a warm-up")->capture_default_str();
   command->add_option("--seed", flags->config.seed, "of the weights")->capture_default_str();
+  add_recompute_flag(*command);
   add_device_flags(*command, flags->device);
   command->callback([flags] { run(*flags); });
 }

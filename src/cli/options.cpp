@@ -59,8 +59,31 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
       ->capture_default_str();
   flags.memory_limit_flag =
       command.add_option("--memory-limit", flags.memory_limit, "most memory to reserve: 64MiB, 2GiB, 500MB or bytes");
+  command.add_flag("--deterministic", "equal runs give equal bits; on the CPU they do anyway");
   command.add_option("--threads", flags.threads, "CPU threads; 0 takes all cores")->capture_default_str();
   command.add_flag("--json", flags.json, "JSON lines on stdout, and nothing else there");
+}
+
+void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& description) {
+  const auto refuse_auto = [](const std::string& text) {
+    if (text == "auto")
+      throw UsageError("--batch auto: this version does not look for the largest batch", "give a number of images");
+    return std::string();
+  };
+  command.add_option("--batch", batch, description)->check(CLI::Validator(refuse_auto, ""))->capture_default_str();
+}
+
+void add_recompute_flag(CLI::App& command) {
+  const auto refuse_others = [](const std::string& text) {
+    if (text == "none") return;
+    if (text == "blocks" || text == "auto") {
+      throw UsageError(fmt::format("--recompute {}: this version keeps all activations and recomputes none", text),
+                       "leave --recompute out, or take none; a smaller --batch with --accumulate saves memory too");
+    }
+    throw UsageError(fmt::format("--recompute '{}' is not known", text), "choose from none");
+  };
+  command.add_option_function<std::string>("--recompute", refuse_others,
+                                           "none: all activations are kept for the backward pass");
 }
 
 void say_if_no_gpu(const std::string& device_flag) {

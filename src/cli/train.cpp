@@ -28,7 +28,6 @@ struct TrainFlags {
   DeviceFlags device;
   std::string optimizer = "sgd", schedule = "one-cycle";
   std::string out, resume, program;
-  bool deterministic = false;
 };
 
 void add_flags(CLI::App& command, TrainFlags& flags) {
@@ -42,7 +41,7 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
 
   command.add_option("--epochs", c.epochs, "times to go through the training images; default: 2");
   command.add_option("--steps", c.steps, "end after so many optimizer steps; the schedule stays that of --epochs");
-  command.add_option("--batch", c.batch, "images in memory at once")->capture_default_str();
+  add_batch_flag(command, c.batch, "images in memory at once");
   command.add_option("--accumulate", c.accumulate, "batches that make one optimizer step")->capture_default_str();
   command.add_option("--optimizer", flags.optimizer, "sgd or adamw")->capture_default_str();
   command.add_option("--lr", c.lr, "highest learning rate; default: 0.05 for sgd, 0.002 for adamw");
@@ -58,8 +57,7 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
   command.add_option("--clip-grad-norm", c.clip_grad_norm, "scale gradients down to this norm; 0: never")
       ->capture_default_str();
   command.add_option("--seed", c.seed, "of weights, order and dropout")->capture_default_str();
-  command.add_flag("--deterministic", flags.deterministic,
-                   "equal runs give equal bits; on the CPU they do anyway, with the same number of threads");
+  add_recompute_flag(command);
   add_device_flags(command, flags.device);
 }
 
