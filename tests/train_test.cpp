@@ -243,6 +243,36 @@ TEST_CASE("accumulated batches of unequal size give the gradient of one large ba
   CHECK(difference < 1e-5 * largest);
 }
 
+TEST_CASE("a step that measures no norm takes the same gradients and still finds a loss that is not finite") {
+  const data::ImageSet set = quadrants(8);
+  const TrainConfig config = [] {
+    TrainConfig c = small_config();
+    resolve_for(c, 8);
+    return c;
+  }();
+  const data::Loader loader(set, {.batch = 8});
+  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b) { return loader.load(0, b); }};
+  const auto module = make_module(spec_for("lenet", set));
+  const auto optimizer = make_optimizer(config, *module);
+  const StepResult with = accumulate_gradients(*module, *optimizer, window, {});
+  CHECK(with.grad_norm.value() == optim::grad_norm(module->parameters()).item<float>());
+  const StepResult without = accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false});
+  CHECK(!without.grad_norm);
+  CHECK(without.loss == with.loss);
+  CHECK(without.correct == with.correct);
+  CHECK(without.finite());
+  const StepResult clipped =
+      accumulate_gradients(*module, *optimizer, window, {.clip_grad_norm = 1e-3, .measure_grad_norm = false});
+  CHECK(clipped.grad_norm == with.grad_norm);
+  CHECK(optim::grad_norm(module->parameters()).item<float>() == doctest::Approx(1e-3));
+  {
+    const NoGrad no_grad;
+    Tensor bias = module->parameters().back();
+    bias.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  CHECK(!accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false}).finite());
+}
+
 TEST_CASE("the last, shorter window of an epoch is a step of its own") {
   const TemporaryFolder folder;
   const Sets sets{quadrants(21), quadrants(8, 9)};

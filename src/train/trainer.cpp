@@ -235,7 +235,7 @@ StepEvent Trainer::step_event(const StepResult& result, const Window& window, do
           .loss = result.loss,
           .accuracy = static_cast<double>(result.correct) / static_cast<double>(window.images),
           .lr = lr,
-          .grad_norm = result.grad_norm,
+          .grad_norm = result.grad_norm.value(),
           .images_per_s = images_per_s,
           .seconds_left = images_per_s > 0 ? images_left / images_per_s : 0,
           .allocated_bytes = stats.allocated_bytes,
@@ -244,8 +244,9 @@ StepEvent Trainer::step_event(const StepResult& result, const Window& window, do
 
 void Trainer::report_divergence(const StepResult& result, const Window& window) {
   default_generator().set_state(before_step_);
-  const std::string what = std::isfinite(result.loss) ? fmt::format("the norm of the gradients is {}", result.grad_norm)
-                                                      : fmt::format("the loss is {}", result.loss);
+  const std::string what = std::isfinite(result.loss)
+                               ? fmt::format("the norm of the gradients is {}", result.grad_norm.value())
+                               : fmt::format("the loss is {}", result.loss);
   const std::string where = first_non_finite(*module_, window);
   throw DivergedError(
       fmt::format("{} at step {} of epoch {}: {}", what, progress_.step + 1, progress_.epoch + 1, where),
