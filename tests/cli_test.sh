@@ -180,5 +180,15 @@ bench_keys() {
   done
 }
 check "bench --json" bench_keys
+bench_says() {
+  local text=$1
+  shift
+  "$cuttle" bench --batch 8 --steps 1 --json "$@" 2>/dev/null | grep -qF -- "$text"
+}
+check "bench has its resident memory" bench_says '"peak_rss_bytes":'
+check "bench names the precision asked for" bench_says '"precision":"tf32"' --precision tf32
+check "bench takes images of a data set" bench_says '"data":"mnist"' --data data/mnist
+check "bench on data that is not there" ends 4 "$work/nowhere" "$cuttle" bench --data "$work/nowhere"
+check "bench with a batch above the set" ends 2 "60000 images" "$cuttle" bench --data data/mnist --batch 60001
 check "doctor says why there is no GPU, or names it" grep -qE '"reason":"[^"]|"device":"cuda' <("$cuttle" doctor --json)
 finish
