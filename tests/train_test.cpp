@@ -515,6 +515,31 @@ TEST_CASE("metrics hold each step once, though a later part of the file was neve
   CHECK(expected == 7);
 }
 
+TEST_CASE("an epoch whose state was never saved stands in the metrics once") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "metrics.jsonl";
+  {
+    MetricsFile metrics(file);
+    metrics.started({});
+    for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
+      metrics.stepped({.epoch = epoch, .step = epoch});
+      metrics.epoch_done({.epoch = epoch, .step = epoch});
+    }
+  }
+  MetricsFile metrics(file, file);
+  StartEvent start;
+  start.resumed_at_step = 2;
+  start.resumed_at_epoch = 1;
+  metrics.started(start);
+  metrics.epoch_done({.epoch = 2, .step = 2});
+  std::ifstream in(file);
+  std::string seen;
+  for (std::string line; std::getline(in, line);) {
+    seen += line.starts_with(R"({"event":"epoch","epoch":)") ? line.substr(25, 1) : "s";
+  }
+  CHECK(seen == "s1s2");
+}
+
 TEST_CASE("an evaluation counts, and keeps the most confident mistakes first") {
   data::ImageSet set = quadrants(5);
   set.labels = {0, 1, 2, 3, 0};

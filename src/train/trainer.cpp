@@ -220,6 +220,7 @@ StartEvent Trainer::start_event() const {
           .steps_per_epoch = steps_per_epoch_,
           .total_steps = total_steps(),
           .resumed_at_step = progress_.step,
+          .resumed_at_epoch = progress_.epoch,
           .threads = num_threads(),
           .out = options_.out};
 }
