@@ -589,12 +589,3 @@ TEST_CASE("a pipe gets plain lines, a terminal a bar that fits its width") {
   const std::string narrow = shown(40);
   CHECK(narrow.substr(narrow.rfind("\x1b[K") + 3).size() < 40);
 }
-
-TEST_CASE("figures are written as people write them") {
-  CHECK(human_count(0) == "0");
-  CHECK(human_count(999) == "999");
-  CHECK(human_count(1000) == "1,000");
-  CHECK(human_count(1234567) == "1,234,567");
-  CHECK(human_duration(59.6) == "1:00");
-  CHECK(human_duration(3723) == "1:02:03");
-}

@@ -10,10 +10,10 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "core/text.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
-#include "memory/out_of_memory.hpp"
 #include "train/config.hpp"
 #include "train/step.hpp"
 
@@ -115,8 +115,8 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   fmt::print("  {:.2f} ms a training step (median of {}, spread {:.1f}%), {:.0f} images/s\n", 1e3 * timing.median_s,
              flags.steps, 100 * timing.spread, images_per_s);
   fmt::print("  peak memory {} allocated, {} reserved, {} resident in all; first step {:.2f} s\n",
-             memory::format_bytes(stats.peak_allocated_bytes), memory::format_bytes(stats.peak_reserved_bytes),
-             memory::format_bytes(peak_rss_bytes()), timing.first_s);
+             format_bytes(stats.peak_allocated_bytes), format_bytes(stats.peak_reserved_bytes),
+             format_bytes(peak_rss_bytes()), timing.first_s);
 }
 
 void run(BenchFlags flags) {

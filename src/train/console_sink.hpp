@@ -32,9 +32,4 @@ class ConsoleSink final : public EventSink {
   Clock::time_point shown_{};
 };
 
-/// "1:02:03" or "2:03".
-std::string human_duration(double seconds);
-/// "421,642"
-std::string human_count(std::int64_t n);
-
 }  // namespace cuttle::train
