@@ -16,7 +16,6 @@ struct DeviceFlags {
   std::string device = "auto", precision = "fp32", memory_limit;
   int threads = 0;
   bool json = false;
-  CLI::Option* memory_limit_flag = nullptr;
 };
 void add_device_flags(CLI::App& command, DeviceFlags& flags);
 /// --batch with its default. Throws UsageError on "auto".

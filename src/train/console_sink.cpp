@@ -36,7 +36,6 @@ void ConsoleSink::redraw(const std::string& text) { out_ << "\r\x1b[K" << text <
 void ConsoleSink::started(const StartEvent& e) {
   epochs_ = e.config.epochs.value_or(0);
   steps_per_epoch_ = e.steps_per_epoch;
-  total_steps_ = e.total_steps;
   line(fmt::format("cuttle {}: {}, {} parameters, on {} with {} thread{}", kVersion, e.config.model,
                    human_count(e.parameters), e.device, e.threads, e.threads == 1 ? "" : "s"));
   line(fmt::format("{}: {} images to train on, {} to test, {}x{}x{}, {} classes", e.data_name,

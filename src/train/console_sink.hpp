@@ -28,7 +28,7 @@ class ConsoleSink final : public EventSink {
 
   std::ostream& out_;
   Options options_;
-  std::int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0;
+  std::int64_t epochs_ = 0, steps_per_epoch_ = 0;
   Clock::time_point shown_{};
 };
 
