@@ -90,6 +90,16 @@ done
 for key in best_test_accuracy test_accuracy out files; do
   check "the end event has $key" grep -qE "^\{\"event\":\"end\",.*\"$key\":" "$work/whole.jsonl"
 done
+# A flag that the state forgot would fall back to its default on resume.
+flags_without_setting() {
+  local flag
+  "$cuttle" train --help | grep -oE '^ +--[a-z-]+' | tr -d ' ' | while read -r flag; do
+    case $flag in --help | --out | --resume | --json | --deterministic | --recompute | --memory-limit) continue ;; esac
+    grep -qF "\"${flag#--}\":" <(head -n 1 "$work/whole.jsonl" | sed 's/.*"config"://') || echo "$flag"
+  done
+}
+check "--help lists the flags" grep -qE '^ +--weight-decay' <("$cuttle" train --help)
+check "every other flag of train is a setting of the run" test -z "$(flags_without_setting)"
 for file in model.safetensors state/checkpoint.safetensors metrics.jsonl report.html; do
   check "the run leaves $file" test -s "$work/whole/$file"
   check "and names it" grep -qF "$file\"" <(tail -n 1 "$work/whole.jsonl")

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cuttle/autograd.hpp"
@@ -454,6 +455,38 @@ TEST_CASE("the time left is that of the images left, also where a step takes a p
   REQUIRE(outcome.seen.steps.size() == 3);
   const StepEvent& first = outcome.seen.steps.front();
   CHECK(first.seconds_left * first.images_per_s == doctest::Approx(40));
+}
+
+TEST_CASE("every setting survives being saved") {
+  TrainConfig c;
+  c.model = "resnet18";
+  c.data = "somewhere";
+  c.size = 12;
+  c.weights = "start.safetensors";
+  c.epochs = 7;
+  c.steps = 3;
+  c.batch = 5;
+  c.accumulate = 6;
+  c.optimizer = OptimizerKind::adamw;
+  c.lr = 0.125;
+  c.momentum = 0.5;
+  c.weight_decay = 0.25;
+  c.label_smoothing = 0.0625;
+  c.schedule = ScheduleKind::step;
+  c.warmup = 8;
+  c.clip_grad_norm = 1.5;
+  c.device = "cpu";
+  c.precision = Precision::tf32;
+  c.memory_limit = 1 << 20;
+  c.threads = 2;
+  c.seed = 9;
+  const nlohmann::ordered_json defaults = to_json(TrainConfig()), saved = to_json(c);
+  CHECK(saved.size() == 21);
+  for (const auto& [key, value] : saved.items()) {
+    CAPTURE(key);
+    CHECK((!defaults.contains(key) || defaults.at(key) != value));
+  }
+  CHECK(to_json(config_from_json(saved)) == saved);
 }
 
 TEST_CASE("a resumed run takes its settings from the state and refuses others by name") {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "cuttle/error.hpp"
@@ -65,6 +66,57 @@ void require_not_negative(std::string_view flag, double value) {
 void require_fraction(std::string_view flag, double value) {
   require(value >= 0 && value < 1, flag, fmt::format("{}", value), "must be at least 0 and below 1");
 }
+
+/// The one list of settings and their keys: what is saved is what is read again.
+template <class Config, class Visit> void for_each_setting(Config& c, Visit visit) {
+  visit("model", c.model);
+  visit("data", c.data);
+  visit("size", c.size);
+  visit("weights", c.weights);
+  visit("epochs", c.epochs);
+  visit("steps", c.steps);
+  visit("batch", c.batch);
+  visit("accumulate", c.accumulate);
+  visit("optimizer", c.optimizer);
+  visit("lr", c.lr);
+  visit("momentum", c.momentum);
+  visit("weight-decay", c.weight_decay);
+  visit("label-smoothing", c.label_smoothing);
+  visit("schedule", c.schedule);
+  visit("warmup", c.warmup);
+  visit("clip-grad-norm", c.clip_grad_norm);
+  visit("device", c.device);
+  visit("precision", c.precision);
+  visit("memory-limit", c.memory_limit);
+  visit("threads", c.threads);
+  visit("seed", c.seed);
+}
+
+template <class T> void put(nlohmann::ordered_json& json, const char* key, const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    json[key] = name_of(value);
+  } else {
+    json[key] = value;
+  }
+}
+
+template <class T> void put(nlohmann::ordered_json& json, const char* key, const std::optional<T>& value) {
+  if (value) json[key] = *value;
+}
+
+void parse(const std::string& text, OptimizerKind& kind) { kind = parse_optimizer(text); }
+void parse(const std::string& text, ScheduleKind& kind) { kind = parse_schedule(text); }
+void parse(const std::string& text, Precision& precision) { precision = parse_precision(text); }
+
+template <class T> void take(const nlohmann::ordered_json& json, T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    parse(json.get<std::string>(), value);
+  } else {
+    json.get_to(value);
+  }
+}
+
+template <class T> void take(const nlohmann::ordered_json& json, std::optional<T>& value) { value = json.get<T>(); }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -122,67 +174,25 @@ void resolve_for(TrainConfig& c, std::int64_t train_images) {
   if (!c.weight_decay) c.weight_decay = sgd ? 5e-4 : 1e-2;
 }
 
-nlohmann::ordered_json to_json(const TrainConfig& c) {
+nlohmann::ordered_json to_json(const TrainConfig& config) {
   nlohmann::ordered_json json;
-  const auto put = [&](const char* key, const auto& value) { json[key] = value; };
-  const auto put_if_set = [&](const char* key, const auto& value) {
-    if (value) json[key] = *value;
-  };
-  put("model", c.model);
-  put("data", c.data);
-  put("size", c.size);
-  put("weights", c.weights);
-  put_if_set("epochs", c.epochs);
-  put("steps", c.steps);
-  put("batch", c.batch);
-  put("accumulate", c.accumulate);
-  put("optimizer", name_of(c.optimizer));
-  put_if_set("lr", c.lr);
-  put("momentum", c.momentum);
-  put_if_set("weight-decay", c.weight_decay);
-  put("label-smoothing", c.label_smoothing);
-  put("schedule", name_of(c.schedule));
-  put("warmup", c.warmup);
-  put("clip-grad-norm", c.clip_grad_norm);
-  put("device", c.device);
-  put("precision", name_of(c.precision));
-  put_if_set("memory-limit", c.memory_limit);
-  put("threads", c.threads);
-  put("seed", c.seed);
+  for_each_setting(config, [&](const char* key, const auto& value) { put(json, key, value); });
   return json;
 }
 
 TrainConfig config_from_json(const nlohmann::ordered_json& json) {
-  TrainConfig c;
+  TrainConfig config;
   try {
-    c.model = json.value("model", c.model);
-    c.data = json.value("data", c.data);
-    c.size = json.value("size", c.size);
-    c.weights = json.value("weights", c.weights);
-    c.steps = json.value("steps", c.steps);
-    c.batch = json.value("batch", c.batch);
-    c.accumulate = json.value("accumulate", c.accumulate);
-    c.optimizer = parse_optimizer(json.value("optimizer", std::string(name_of(c.optimizer))));
-    c.momentum = json.value("momentum", c.momentum);
-    c.label_smoothing = json.value("label-smoothing", c.label_smoothing);
-    c.schedule = parse_schedule(json.value("schedule", std::string(name_of(c.schedule))));
-    c.warmup = json.value("warmup", c.warmup);
-    c.clip_grad_norm = json.value("clip-grad-norm", c.clip_grad_norm);
-    c.device = json.value("device", c.device);
-    c.precision = parse_precision(json.value("precision", std::string(name_of(c.precision))));
-    c.threads = json.value("threads", c.threads);
-    c.seed = json.value("seed", c.seed);
-    if (json.contains("epochs")) c.epochs = json.at("epochs").get<std::int64_t>();
-    if (json.contains("lr")) c.lr = json.at("lr").get<double>();
-    if (json.contains("weight-decay")) c.weight_decay = json.at("weight-decay").get<double>();
-    if (json.contains("memory-limit")) c.memory_limit = json.at("memory-limit").get<std::uint64_t>();
-    validate(c);
+    for_each_setting(config, [&](const char* key, auto& value) {
+      if (json.contains(key)) take(json.at(key), value);
+    });
+    validate(config);
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(fmt::format("the saved settings cannot be read: {}", error.what()));
   } catch (const UsageError& error) {
     throw CheckpointError(fmt::format("the saved settings cannot be used: {}", error.cause()));
   }
-  return c;
+  return config;
 }
 
 TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
