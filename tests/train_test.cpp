@@ -209,71 +209,6 @@ TEST_CASE("a run stopped while it evaluates repeats the evaluation when it goes 
   check_same_run(whole, first, go_on(folder / "parts", sets));
 }
 
-TEST_CASE("accumulated batches of unequal size give the gradient of one large batch") {
-  const data::ImageSet set = quadrants(21);
-  const TrainConfig config = [] {
-    TrainConfig c = small_config();
-    resolve_for(c, 21);
-    return c;
-  }();
-  const auto gradient = [&](std::int64_t batch, std::int64_t batches) {
-    manual_seed(3);
-    const auto module = make_module(spec_for("lenet", set));
-    const auto optimizer = make_optimizer(config, *module);
-    const data::Loader loader(set, {.batch = batch, .shuffle = true});
-    REQUIRE(loader.batches() == batches);
-    const StepResult result = accumulate_gradients(
-        *module, *optimizer,
-        {.batches = batches, .images = 21, .load = [&](std::int64_t b) { return loader.load(0, b); }}, {});
-    std::vector<float> values;
-    for (const Tensor& p : module->parameters()) {
-      for (const float g : p.grad().to_vector<float>()) values.push_back(g);
-    }
-    return std::pair(result, values);
-  };
-  const auto [large, expected] = gradient(21, 1);
-  const auto [small, actual] = gradient(8, 3);  // 8, 8 and 5
-  CHECK(small.loss == doctest::Approx(large.loss).epsilon(1e-6));
-  CHECK(small.correct == large.correct);
-  CHECK(small.grad_norm == doctest::Approx(large.grad_norm).epsilon(1e-5));
-  double largest = 0, difference = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
-    difference = std::max(difference, std::abs(static_cast<double>(expected[i]) - actual[i]));
-  }
-  CHECK(difference < 1e-5 * largest);
-}
-
-TEST_CASE("a step that measures no norm takes the same gradients and still finds a loss that is not finite") {
-  const data::ImageSet set = quadrants(8);
-  const TrainConfig config = [] {
-    TrainConfig c = small_config();
-    resolve_for(c, 8);
-    return c;
-  }();
-  const data::Loader loader(set, {.batch = 8});
-  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b) { return loader.load(0, b); }};
-  const auto module = make_module(spec_for("lenet", set));
-  const auto optimizer = make_optimizer(config, *module);
-  const StepResult with = accumulate_gradients(*module, *optimizer, window, {});
-  CHECK(with.grad_norm.value() == optim::grad_norm(module->parameters()).item<float>());
-  const StepResult without = accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false});
-  CHECK(!without.grad_norm);
-  CHECK(without.loss == with.loss);
-  CHECK(without.correct == with.correct);
-  CHECK(without.finite());
-  const StepResult clipped =
-      accumulate_gradients(*module, *optimizer, window, {.clip_grad_norm = 1e-3, .measure_grad_norm = false});
-  CHECK(clipped.grad_norm == with.grad_norm);
-  CHECK(optim::grad_norm(module->parameters()).item<float>() == doctest::Approx(1e-3));
-  {
-    const NoGrad no_grad;
-    Tensor bias = module->parameters().back();
-    bias.fill_(std::numeric_limits<double>::quiet_NaN());
-  }
-  CHECK(!accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false}).finite());
-}
-
 TEST_CASE("the last, shorter window of an epoch is a step of its own") {
   const TemporaryFolder folder;
   const Sets sets{quadrants(21), quadrants(8, 9)};
@@ -556,7 +491,7 @@ TEST_CASE("an epoch whose state was never saved stands in the metrics once") {
     metrics.started({});
     for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
       metrics.stepped({.epoch = epoch, .step = epoch});
-      metrics.epoch_done({.epoch = epoch, .step = epoch});
+      metrics.epoch_done({.epoch = epoch, .step = epoch, .test = {}});
     }
   }
   MetricsFile metrics(file, file);
@@ -564,7 +499,7 @@ TEST_CASE("an epoch whose state was never saved stands in the metrics once") {
   start.resumed_at_step = 2;
   start.resumed_at_epoch = 1;
   metrics.started(start);
-  metrics.epoch_done({.epoch = 2, .step = 2});
+  metrics.epoch_done({.epoch = 2, .step = 2, .test = {}});
   std::ifstream in(file);
   std::string seen;
   for (std::string line; std::getline(in, line);) {

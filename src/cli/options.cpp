@@ -58,7 +58,8 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
   command.add_option("--precision", flags.precision, "fp32, or tf32, which the CPU computes in fp32")
       ->capture_default_str();
   command.add_option("--memory-limit", flags.memory_limit, "most memory to reserve: 64MiB, 2GiB, 500MB or bytes");
-  command.add_flag("--deterministic")->description("equal runs give equal bits; on the CPU they do anyway");
+  command.add_flag("--deterministic")
+      ->description("equal runs give equal bits; on the CPU they do anyway, with any number of threads");
   command.add_option("--threads", flags.threads, "CPU threads; 0 takes all cores")->capture_default_str();
   command.add_flag("--json", flags.json, "JSON lines on stdout, and nothing else there");
 }
