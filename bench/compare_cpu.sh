@@ -20,10 +20,10 @@ fi
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
-compare() { # model, batch, steps
+compare() { # model, batch, steps, data
   : >"$results"
   for _ in $(seq "$rounds"); do
-    "$cuttle" bench --device cpu --model "$1" --batch "$2" --steps "$3" --threads "$threads" --json >>"$results"
+    "$cuttle" bench --device cpu --model "$1" --batch "$2" --steps "$3" --threads "$threads" --data "$4" --json >>"$results"
     for layout in nhwc nchw; do
       "$python" "$root/bench/torch_lenet.py" --model "$1" --batch "$2" --steps "$3" --threads "$threads" \
         --layout "$layout" >>"$results"
@@ -36,9 +36,9 @@ runs = [json.loads(line) for line in open(sys.argv[1])]
 ours = [run for run in runs if "img_s" in run]
 name = f'{ours[0]["model"]}, batch {ours[0]["batch"]}, {sys.argv[2]} threads'
 speed = statistics.median(run["img_s"] for run in ours)
-peak = max(run["peak_reserved_bytes"] for run in ours)
+peak = max(run["peak_rss_bytes"] for run in ours)
 print(f'{name:<40} {"images/s":>9} {"memory":>10}')
-print(f'  {"Cuttle":<38} {speed:>9.0f} {peak / 2**20:>6.0f} MiB reserved')
+print(f'  {"Cuttle":<38} {speed:>9.0f} {peak / 2**20:>6.0f} MiB resident')
 best = 0
 for layout in ("NHWC", "NCHW"):
     theirs = [run for run in runs if "images_per_s" in run and run["layout"] == layout]
@@ -50,5 +50,5 @@ print(f'  {"ratio to the better":<38} {speed / best:>9.2f}')
 PYTHON
 }
 
-compare lenet 128 40
-compare resnet18_cifar 128 3
+compare lenet 128 40 "$root/data/mnist"
+compare resnet18_cifar 128 3 synthetic

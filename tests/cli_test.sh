@@ -35,8 +35,30 @@ check "unknown flag" ends 2 "did you mean --epochs?" "$cuttle" train --epoch 3
 check "its message is cause and remedy" two_lines
 check "unknown model" ends 2 "lenet" "$cuttle" train --model lenett "${small[@]}"
 check "unknown device" ends 2 "tpu" "$cuttle" train --device tpu
-check "a number that is none" ends 2 "--batch" "$cuttle" train --batch many
+for command in "train --data synthetic" bench "eval --weights none" "predict --weights none --index 0"; do
+  check "${command%% *} on a GPU that is not there" ends 2 "--device cuda:99" "$cuttle" $command --device cuda:99
+done
+for command in "train --data synthetic --out $work/none" bench; do
+  check "${command%% *} with images too small for the model" ends 2 "--size 2" "$cuttle" $command --size 2 --device cpu
+done
+check "nothing is written then" test ! -e "$work/none"
+# ours FLAG VALUE ALLOWED: the message names the flag, the value and what is allowed, in our words.
+ours() { ends 2 "cuttle: $1 '$2' is not possible" "$cuttle" train $1 "$2" && grep -qF "hint: it takes $3" "$work/stderr"; }
+check "a number that is none" ours --batch many "a whole number"
+check "a fraction of an epoch" ours --epochs 1.5 "a whole number"
+check "more threads than an int holds" ours --threads 99999999999 "a whole number"
+check "a negative seed" ours --seed -1 "a whole number of at least 0"
+check "a rate that is none" ours --lr fast "a number"
+check "more than 64 bits" ours --steps 99999999999999999999 "a whole number"
+for command in train bench "eval --weights none"; do
+  check "${command%% *} --batch auto is not there yet" ends 2 "this version" "$cuttle" $command --batch auto
+done
+check "recomputation is not there yet" ends 2 "this version" "$cuttle" train "${small[@]}" --recompute blocks
+check "nor is a kind of it that never was" ends 2 "'some' is not known" "$cuttle" bench --recompute some
 check "batch 0" ends 2 "--batch 0" "$cuttle" train "${small[@]}" --batch 0
+for flag in epochs accumulate batch steps size warmup; do
+  check "--$flag beyond all measure" ends 2 "--$flag" "$cuttle" train "${small[@]}" --$flag 9223372036854775807 --out "$work/none"
+done
 check "batch above the set" ends 2 "2048 images" "$cuttle" train "${small[@]}" --batch 2049 --out "$work/none"
 check "nothing is written then" test ! -e "$work/none"
 check "negative size" ends 2 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit -5
@@ -50,13 +72,16 @@ check "its message is cause and remedy" two_lines
 touch "$work/file"
 check "an output folder that cannot be made" ends 1 "$work/file" "$cuttle" train "${small[@]}" --out "$work/file/run"
 check "an output folder without room" ends 1 "/dev/full" "$cuttle" train "${small[@]}" --out /dev/full
+check "divergence in the last step" ends 1 "after step 1" "$cuttle" train "${small[@]}" --batch 2048 --epochs 1 --lr 1e30 \
+  --schedule constant --out "$work/last"
+check "leaves no model" test ! -e "$work/last/model.safetensors"
 check "divergence" ends 1 "at step" "$cuttle" train "${small[@]}" --lr 1e30 --schedule constant --out "$work/nan"
 
 # json_lines FILE: every line is an object with an event.
 json_lines() { [ -s "$1" ] && ! grep -qvE '^\{"event":"(start|step|epoch|end)",.*\}$' "$1"; }
 losses() { sed -nE 's/^\{"event":"step","epoch":([0-9]+),"step":([0-9]+),.*"loss":([^,]+),.*/\1 \2 \3/p' "$@"; }
 
-"$cuttle" train "${small[@]}" --epochs 3 --out "$work/whole" --json >"$work/whole.jsonl" 2>"$work/log" || true
+"$cuttle" train "${small[@]}" --epochs 3 --recompute none --deterministic --out "$work/whole" --json >"$work/whole.jsonl" 2>"$work/log" || true
 check "--json writes events and nothing else" json_lines "$work/whole.jsonl"
 check "a step event for each step" test "$(losses "$work/whole.jsonl" | wc -l)" = 24
 for key in epoch train_loss train_accuracy test_loss test_accuracy images_per_s seconds peak_allocated_bytes peak_reserved_bytes; do
@@ -65,6 +90,16 @@ done
 for key in best_test_accuracy test_accuracy out files; do
   check "the end event has $key" grep -qE "^\{\"event\":\"end\",.*\"$key\":" "$work/whole.jsonl"
 done
+# A flag that the state forgot would fall back to its default on resume.
+flags_without_setting() {
+  local flag
+  "$cuttle" train --help | grep -oE '^ +--[a-z-]+' | tr -d ' ' | while read -r flag; do
+    case $flag in --help | --out | --resume | --json | --deterministic | --recompute | --memory-limit) continue ;; esac
+    grep -qF "\"${flag#--}\":" <(head -n 1 "$work/whole.jsonl" | sed 's/.*"config"://') || echo "$flag"
+  done
+}
+check "--help lists the flags" grep -qE '^ +--weight-decay' <("$cuttle" train --help)
+check "every other flag of train is a setting of the run" test -z "$(flags_without_setting)"
 for file in model.safetensors state/checkpoint.safetensors metrics.jsonl report.html; do
   check "the run leaves $file" test -s "$work/whole/$file"
   check "and names it" grep -qF "$file\"" <(tail -n 1 "$work/whole.jsonl")
@@ -115,10 +150,23 @@ full_disk() {
 }
 check "a full disk is found out, and the last good state survives" full_disk
 
+# A new run in the folder of another: that one is kept, whole, and can still be resumed.
+kept_as_previous() {
+  cp -r "$work/whole" "$work/twice"
+  "$cuttle" train "${small[@]}" --steps 2 --out "$work/twice" --json 2>"$work/stderr" | grep -q '"event":"end"' || return 1
+  grep -qF "$work/twice/previous" "$work/stderr" || return 1
+  local file
+  for file in model.safetensors state/checkpoint.safetensors metrics.jsonl report.html; do
+    cmp "$work/whole/$file" "$work/twice/previous/$file" && test -s "$work/twice/$file" || return 1
+  done
+  [ "$(losses "$work/twice/metrics.jsonl" | wc -l)" = 2 ] && "$cuttle" train --resume "$work/twice/previous" >/dev/null 2>&1
+}
+check "a new run keeps the one in its folder as previous" kept_as_previous
+
 same_accuracy() {
   local from_training from_eval
   from_training=$(tail -n 1 "$work/whole.jsonl" | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
-  from_eval=$("$cuttle" eval --weights "$work/whole" --data synthetic --json 2>/dev/null | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
+  from_eval=$("$cuttle" eval --weights "$work/whole" --data synthetic --deterministic --json 2>/dev/null | sed -E 's/.*"test_accuracy":([^,]+),.*/\1/')
   [ -n "$from_eval" ] && [ "$from_training" = "$from_eval" ]
 }
 check "eval finds the accuracy that training ended with" same_accuracy
@@ -126,7 +174,7 @@ check "weights of another model" ends 4 "lenet" "$cuttle" eval --weights "$work/
 
 printf 'P5 3 2 255\n\x01\x02\x03\x04\x05\x06' >"$work/tiny.pgm"
 predicts() {
-  "$cuttle" predict --weights "$work/whole" "$work/tiny.pgm" --top 2 --json 2>/dev/null >"$work/stdout"
+  "$cuttle" predict --weights "$work/whole" "$work/tiny.pgm" --top 2 --deterministic --json 2>/dev/null >"$work/stdout"
   grep -qE '^\{"file":".*tiny.pgm","top":\[\{"class":"[^"]+","probability":[0-9.e-]+\},\{[^{]*\}\]\}$' "$work/stdout"
 }
 check "predict --json" predicts
@@ -136,11 +184,21 @@ check "nothing to predict" ends 2 "--index" "$cuttle" predict --weights "$work/w
 
 bench_keys() {
   local key
-  "$cuttle" bench --size 28 --batch 8 --steps 2 --json >"$work/stdout" 2>/dev/null
+  "$cuttle" bench --size 28 --batch 8 --steps 2 --recompute none --deterministic --json >"$work/stdout" 2>/dev/null
   for key in model batch precision layout ms spread img_s peak_allocated_bytes peak_reserved_bytes first_step_s; do
     grep -q "\"$key\":" "$work/stdout" || { echo "no $key"; return 1; }
   done
 }
 check "bench --json" bench_keys
+bench_says() {
+  local text=$1
+  shift
+  "$cuttle" bench --batch 8 --steps 1 --json "$@" 2>/dev/null | grep -qF -- "$text"
+}
+check "bench has its resident memory" bench_says '"peak_rss_bytes":'
+check "bench names the precision asked for" bench_says '"precision":"tf32"' --precision tf32
+check "bench takes images of a data set" bench_says '"data":"mnist"' --data data/mnist
+check "bench on data that is not there" ends 4 "$work/nowhere" "$cuttle" bench --data "$work/nowhere"
+check "bench with a batch above the set" ends 2 "60000 images" "$cuttle" bench --data data/mnist --batch 60001
 check "doctor says why there is no GPU, or names it" grep -qE '"reason":"[^"]|"device":"cuda' <("$cuttle" doctor --json)
 finish

@@ -251,12 +251,3 @@ TEST_CASE("the hint names the remedy that fits the cause") {
   shortage.limit.reset();
   CHECK(contains(hint(), "exceeds the device"));
 }
-
-TEST_CASE("sizes are written in the largest unit that keeps them above one") {
-  CHECK(format_bytes(0) == "0 B");
-  CHECK(format_bytes(1023) == "1023 B");
-  CHECK(format_bytes(1024) == "1.00 KiB");
-  CHECK(format_bytes(1536 * kKiB) == "1.50 MiB");
-  CHECK(format_bytes(1904 * kMiB) == "1.86 GiB");
-  CHECK(format_bytes(std::numeric_limits<std::uint64_t>::max()) == "16.00 EiB");
-}

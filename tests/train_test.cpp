@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cuttle/autograd.hpp"
@@ -13,6 +15,7 @@
 #include "train/console_sink.hpp"
 #include "train/divergence.hpp"
 #include "train/json_sink.hpp"
+#include "train/run_folder.hpp"
 #include "train/trainer.hpp"
 
 namespace {
@@ -69,7 +72,8 @@ Outcome go_on(const std::string& out, const Sets& sets) {
   Outcome outcome;
   RunState state = load_run_state(state_file_of(out));
   state.config = resumed_config(state.config, TrainConfig(), {});
-  Trainer trainer(state, sets.train, sets.test, {.out = out, .sinks = {&outcome.seen}, .stop_requested = {}});
+  Trainer trainer(state, sets.train, sets.test,
+                  {.out = out, .sinks = {&outcome.seen}, .stop_requested = {}, .continues = true});
   outcome.end = trainer.run();
   outcome.weights = flat_parameters(trainer.module());
   return outcome;
@@ -205,41 +209,6 @@ TEST_CASE("a run stopped while it evaluates repeats the evaluation when it goes 
   check_same_run(whole, first, go_on(folder / "parts", sets));
 }
 
-TEST_CASE("accumulated batches of unequal size give the gradient of one large batch") {
-  const data::ImageSet set = quadrants(21);
-  const TrainConfig config = [] {
-    TrainConfig c = small_config();
-    resolve_for(c, 21);
-    return c;
-  }();
-  const auto gradient = [&](std::int64_t batch, std::int64_t batches) {
-    manual_seed(3);
-    const auto module = make_module(spec_for("lenet", set));
-    const auto optimizer = make_optimizer(config, *module);
-    const data::Loader loader(set, {.batch = batch, .shuffle = true});
-    REQUIRE(loader.batches() == batches);
-    const StepResult result = accumulate_gradients(
-        *module, *optimizer,
-        {.batches = batches, .images = 21, .load = [&](std::int64_t b) { return loader.load(0, b); }}, {});
-    std::vector<float> values;
-    for (const Tensor& p : module->parameters()) {
-      for (const float g : p.grad().to_vector<float>()) values.push_back(g);
-    }
-    return std::pair(result, values);
-  };
-  const auto [large, expected] = gradient(21, 1);
-  const auto [small, actual] = gradient(8, 3);  // 8, 8 and 5
-  CHECK(small.loss == doctest::Approx(large.loss).epsilon(1e-6));
-  CHECK(small.correct == large.correct);
-  CHECK(small.grad_norm == doctest::Approx(large.grad_norm).epsilon(1e-5));
-  double largest = 0, difference = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
-    difference = std::max(difference, std::abs(static_cast<double>(expected[i]) - actual[i]));
-  }
-  CHECK(difference < 1e-5 * largest);
-}
-
 TEST_CASE("the last, shorter window of an epoch is a step of its own") {
   const TemporaryFolder folder;
   const Sets sets{quadrants(21), quadrants(8, 9)};
@@ -276,6 +245,37 @@ TEST_CASE("a loss that is not finite stops the run before the update and leaves 
   const RunState state = load_run_state(state_file_of(folder / "run"));
   CHECK(state.progress.step == 0);
   for (const nn::NamedTensor& t : state.model) CHECK(non_finite_count(t.tensor).item<std::int64_t>() == 0);
+}
+
+TEST_CASE("weights that the last step of a run spoils are not saved") {
+  const Sets sets{quadrants(8), quadrants(8, 9)};
+  for (const std::int64_t steps : {0, 1}) {  // ends by its epochs, or at the step limit
+    CAPTURE(steps);
+    const TemporaryFolder folder;
+    TrainConfig config = small_config();
+    config.lr = 1e38;
+    config.schedule = ScheduleKind::constant;
+    config.epochs = steps == 0 ? 1 : 3;  // of one step each
+    config.steps = steps;
+    CHECK_THROWS_AS(begin(config, sets, folder / "run"), DivergedError);
+    CHECK(!std::filesystem::exists(model_file_of(folder / "run")));
+    CHECK(load_run_state(state_file_of(folder / "run")).progress.step == 0);
+  }
+}
+
+TEST_CASE("a run is not started from weights that are not finite") {
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(8), quadrants(8, 9)};
+  const auto module = make_module(spec_for("lenet", sets.train));
+  {
+    const NoGrad no_grad;
+    Tensor bias = module->parameters().back();
+    bias.fill_(std::numeric_limits<double>::infinity());
+  }
+  TrainConfig config = small_config();
+  config.weights = folder / "bad.safetensors";
+  save_model(config.weights, *module, spec_for("lenet", sets.train));
+  CHECK_THROWS_WITH_AS(begin(config, sets, folder / "run"), doctest::Contains("'fc2.bias' holds 4"), DivergedError);
 }
 
 TEST_CASE("the first place of a NaN is named: parameter, image or layer") {
@@ -354,6 +354,76 @@ TEST_CASE("impossible settings are named") {
   CHECK_THROWS_AS(parse_schedule("linear"), UsageError);
 }
 
+TEST_CASE("the largest settings give a run of sensible length, larger ones are refused") {
+  TrainConfig config = small_config();
+  config.accumulate = std::int64_t{1} << 31;
+  config.epochs = 1'000'000;
+  validate(config);
+  resolve_for(config, 64);
+  CHECK(steps_per_epoch(config, 64) == 1);
+
+  config.epochs.reset();
+  config.steps = 1'000'000'000'000;
+  validate(config);
+  CHECK_THROWS_WITH_AS(resolve_for(config, 64), doctest::Contains("--steps 1000000000000"), UsageError);
+
+  static constexpr std::int64_t kTooMuch = std::numeric_limits<std::int64_t>::max();
+  const auto refuses = [](auto change) {
+    TrainConfig c = small_config();
+    change(c);
+    CHECK_THROWS_AS(validate(c), UsageError);
+  };
+  refuses([](TrainConfig& c) { c.epochs = kTooMuch; });
+  refuses([](TrainConfig& c) { c.steps = kTooMuch; });
+  refuses([](TrainConfig& c) { c.batch = kTooMuch; });
+  refuses([](TrainConfig& c) { c.accumulate = kTooMuch; });
+  refuses([](TrainConfig& c) { c.size = kTooMuch; });
+  refuses([](TrainConfig& c) { c.warmup = kTooMuch; });
+}
+
+TEST_CASE("the time left is that of the images left, also where a step takes a part of its window") {
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(20), quadrants(8, 9)};
+  TrainConfig config = small_config();
+  config.accumulate = std::int64_t{1} << 31;  // one step of 20 images an epoch
+  const Outcome outcome = begin(config, sets, folder / "run");
+  REQUIRE(outcome.seen.steps.size() == 3);
+  const StepEvent& first = outcome.seen.steps.front();
+  CHECK(first.seconds_left * first.images_per_s == doctest::Approx(40));
+}
+
+TEST_CASE("every setting survives being saved") {
+  TrainConfig c;
+  c.model = "resnet18";
+  c.data = "somewhere";
+  c.size = 12;
+  c.weights = "start.safetensors";
+  c.epochs = 7;
+  c.steps = 3;
+  c.batch = 5;
+  c.accumulate = 6;
+  c.optimizer = OptimizerKind::adamw;
+  c.lr = 0.125;
+  c.momentum = 0.5;
+  c.weight_decay = 0.25;
+  c.label_smoothing = 0.0625;
+  c.schedule = ScheduleKind::step;
+  c.warmup = 8;
+  c.clip_grad_norm = 1.5;
+  c.device = "cpu";
+  c.precision = Precision::tf32;
+  c.memory_limit = 1 << 20;
+  c.threads = 2;
+  c.seed = 9;
+  const nlohmann::ordered_json defaults = to_json(TrainConfig()), saved = to_json(c);
+  CHECK(saved.size() == 21);
+  for (const auto& [key, value] : saved.items()) {
+    CAPTURE(key);
+    CHECK((!defaults.contains(key) || defaults.at(key) != value));
+  }
+  CHECK(to_json(config_from_json(saved)) == saved);
+}
+
 TEST_CASE("a resumed run takes its settings from the state and refuses others by name") {
   TrainConfig started = small_config();
   resolve_for(started, 100);
@@ -413,6 +483,31 @@ TEST_CASE("metrics hold each step once, though a later part of the file was neve
   CHECK(expected == 7);
 }
 
+TEST_CASE("an epoch whose state was never saved stands in the metrics once") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "metrics.jsonl";
+  {
+    MetricsFile metrics(file);
+    metrics.started({});
+    for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
+      metrics.stepped({.epoch = epoch, .step = epoch});
+      metrics.epoch_done({.epoch = epoch, .step = epoch, .test = {}});
+    }
+  }
+  MetricsFile metrics(file, file);
+  StartEvent start;
+  start.resumed_at_step = 2;
+  start.resumed_at_epoch = 1;
+  metrics.started(start);
+  metrics.epoch_done({.epoch = 2, .step = 2, .test = {}});
+  std::ifstream in(file);
+  std::string seen;
+  for (std::string line; std::getline(in, line);) {
+    seen += line.starts_with(R"({"event":"epoch","epoch":)") ? line.substr(25, 1) : "s";
+  }
+  CHECK(seen == "s1s2");
+}
+
 TEST_CASE("an evaluation counts, and keeps the most confident mistakes first") {
   data::ImageSet set = quadrants(5);
   set.labels = {0, 1, 2, 3, 0};
@@ -461,13 +556,4 @@ TEST_CASE("a pipe gets plain lines, a terminal a bar that fits its width") {
   CHECK(shown(120).find("████") != std::string::npos);
   const std::string narrow = shown(40);
   CHECK(narrow.substr(narrow.rfind("\x1b[K") + 3).size() < 40);
-}
-
-TEST_CASE("figures are written as people write them") {
-  CHECK(human_count(0) == "0");
-  CHECK(human_count(999) == "999");
-  CHECK(human_count(1000) == "1,000");
-  CHECK(human_count(1234567) == "1,234,567");
-  CHECK(human_duration(59.6) == "1:00");
-  CHECK(human_duration(3723) == "1:02:03");
 }

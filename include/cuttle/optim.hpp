@@ -107,6 +107,9 @@ class AdamW : public Optimizer {
   AdamWOptions options_;
 };
 
+/// The common 2-norm of all gradients (f32 scalar on the device, not waited for), 0 where there are no gradients.
+/// Throws DeviceError if they lie on several devices.
+Tensor grad_norm(const std::vector<Tensor>& parameters);
 /// Scales all gradients so that their common 2-norm is at most max_norm; returns the norm before (f32 scalar on the
 /// device, not waited for), 0 where there are no gradients. As torch.nn.utils.clip_grad_norm_. Throws UsageError if
 /// max_norm is negative or NaN.

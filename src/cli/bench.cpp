@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,10 +10,10 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "core/text.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
-#include "memory/out_of_memory.hpp"
 #include "train/config.hpp"
 #include "train/step.hpp"
 
@@ -54,14 +55,25 @@ template <class Work> Timing measure(const Work& step, std::int64_t steps, Devic
   return timing;
 }
 
-void run(BenchFlags flags) {
+/// As many images as a batch has, of this shape.
+data::ImageSet images_for(const BenchFlags& flags, const WantedImages& images) {
+  const train::TrainConfig& c = flags.config;
+  if (c.data == "synthetic") {
+    return data::synthetic(c.batch, images.channels, images.size, images.size, images.classes);
+  }
+  return open_images(c.data, data::Split::train, images);
+}
+
+/// The most memory that this process has held, all libraries included.
+std::uint64_t peak_rss_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   train::TrainConfig& c = flags.config;
-  train::validate(c);
-  if (flags.steps < 1)
-    throw UsageError(fmt::format("--steps {} is not possible", flags.steps), "--steps must be at least 1");
-  const Device device = apply(flags.device);
-  const WantedImages images = wanted_by_model(c.model, c.size);
-  const data::ImageSet set = data::synthetic(c.batch, images.channels, images.size, images.size, images.classes);
+  const data::ImageSet set = images_for(flags, images);
   train::resolve_for(c, set.size());
 
   manual_seed(c.seed);
@@ -71,18 +83,21 @@ void run(BenchFlags flags) {
   const data::Batch batch = data::Loader(set, {.batch = c.batch, .device = device}).load(0, 0);
   const train::Window window{.batches = 1, .images = c.batch, .load = [&](std::int64_t) { return batch; }};
   const auto step = [&] {
-    train::accumulate_gradients(*module, *optimizer, window, {});
+    train::accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false});
     optimizer->step();
   };
   const Timing timing = measure(step, flags.steps, device);
 
   const memory::Stats stats = memory::allocator(device).stats();
+  const std::string_view precision = name_of(train::parse_precision(flags.device.precision));
+  const std::string_view layout = name_of(batch.images.layout());
   const double images_per_s = static_cast<double>(c.batch) / timing.median_s;
   if (flags.device.json) {
     const nlohmann::ordered_json json = {{"model", c.model},
                                          {"batch", c.batch},
-                                         {"precision", "fp32"},
-                                         {"layout", "NHWC"},
+                                         {"data", set.name},
+                                         {"precision", precision},
+                                         {"layout", layout},
                                          {"device", device.str()},
                                          {"threads", num_threads()},
                                          {"ms", 1e3 * timing.median_s},
@@ -90,30 +105,48 @@ void run(BenchFlags flags) {
                                          {"img_s", images_per_s},
                                          {"peak_allocated_bytes", stats.peak_allocated_bytes},
                                          {"peak_reserved_bytes", stats.peak_reserved_bytes},
+                                         {"peak_rss_bytes", peak_rss_bytes()},
                                          {"first_step_s", timing.first_s}};
     fmt::print("{}\n", json.dump());
     return;
   }
-  fmt::print("{}, batch {}, {}x{}x{}, fp32 NHWC on {} with {} threads\n", c.model, c.batch, images.channels,
-             images.size, images.size, device.str(), num_threads());
+  fmt::print("{}, batch {} of {}, {}x{}x{}, {} {} on {} with {} threads\n", c.model, c.batch, set.name, set.channels,
+             set.height, set.width, precision, layout, device.str(), num_threads());
   fmt::print("  {:.2f} ms a training step (median of {}, spread {:.1f}%), {:.0f} images/s\n", 1e3 * timing.median_s,
              flags.steps, 100 * timing.spread, images_per_s);
-  fmt::print("  peak memory {} allocated, {} reserved; first step {:.2f} s\n",
-             memory::format_bytes(stats.peak_allocated_bytes), memory::format_bytes(stats.peak_reserved_bytes),
-             timing.first_s);
+  fmt::print("  peak memory {} allocated, {} reserved, {} resident in all; first step {:.2f} s\n",
+             format_bytes(stats.peak_allocated_bytes), format_bytes(stats.peak_reserved_bytes),
+             format_bytes(peak_rss_bytes()), timing.first_s);
+}
+
+void run(BenchFlags flags) {
+  const train::TrainConfig& c = flags.config;
+  train::validate(c);
+  if (flags.steps < 1)
+    throw UsageError(fmt::format("--steps {} is not possible", flags.steps), "--steps must be at least 1");
+  const Device device = apply(flags.device);
+  const WantedImages images = wanted_by_model(c.model, c.size);
+  try {
+    run_on(flags, device, images);
+  } catch (const ShapeError& error) {
+    throw unsuitable_size(c.model, images.size, error);
+  }
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("bench", "Time a training step on random images that are already on the device");
+  CLI::App* command = app.add_subcommand("bench", "Time a training step on images that are already on the device");
   const auto flags = std::make_shared<BenchFlags>();
+  flags->config.data = "synthetic";
   command->add_option("--model", flags->config.model, "architecture")->capture_default_str();
-  command->add_option("--batch", flags->config.batch, "images a step")->capture_default_str();
+  command->add_option("--data", flags->config.data, "folder of a data set, whose first training images are taken")
+      ->capture_default_str();
+  add_batch_flag(*command, flags->config.batch, "images a step");
   command->add_option("--size", flags->config.size, "height and width of the images; default: the model's");
   command->add_option("--steps", flags->steps, "steps to time, after a warm-up")->capture_default_str();
   command->add_option("--seed", flags->config.seed, "of the weights")->capture_default_str();
+  add_recompute_flag(*command);
   add_device_flags(*command, flags->device);
   command->callback([flags] { run(*flags); });
 }

@@ -8,12 +8,12 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "core/text.hpp"
 #include "cpu/cpu_info.hpp"
 #include "cuttle/device.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/models.hpp"
 #include "cuttle/version.hpp"
-#include "memory/out_of_memory.hpp"
 
 namespace cuttle::cli {
 namespace {
@@ -99,7 +99,7 @@ std::string as_text(const Json& facts) {
   for (const auto& [key, value] : facts.items()) {
     if (key == "topic") continue;
     std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
-    if (key.ends_with("_bytes")) shown = memory::format_bytes(value.get<std::uint64_t>());
+    if (key.ends_with("_bytes")) shown = format_bytes(value.get<std::uint64_t>());
     std::string label = key.ends_with("_bytes") ? key.substr(0, key.size() - 6) : key;
     text += fmt::format("{}{} {}", separator, label, shown);
     separator = ", ";

@@ -121,7 +121,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--weights", flags->weights, "model.safetensors, or the folder of a run")->required();
   command->add_option("--data", flags->data, "folder of a data set; default: the shipped data/mnist");
   command->add_option("--model", flags->model, "architecture, where the file does not say it");
-  command->add_option("--batch", flags->batch, "images in memory at once")->capture_default_str();
+  add_batch_flag(*command, flags->batch, "images in memory at once");
   add_device_flags(*command, flags->device);
   command->callback([flags] { run(*flags); });
 }

@@ -57,10 +57,33 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
       ->capture_default_str();
   command.add_option("--precision", flags.precision, "fp32, or tf32, which the CPU computes in fp32")
       ->capture_default_str();
-  flags.memory_limit_flag =
-      command.add_option("--memory-limit", flags.memory_limit, "most memory to reserve: 64MiB, 2GiB, 500MB or bytes");
+  command.add_option("--memory-limit", flags.memory_limit, "most memory to reserve: 64MiB, 2GiB, 500MB or bytes");
+  command.add_flag("--deterministic")
+      ->description("equal runs give equal bits; on the CPU they do anyway, with any number of threads");
   command.add_option("--threads", flags.threads, "CPU threads; 0 takes all cores")->capture_default_str();
   command.add_flag("--json", flags.json, "JSON lines on stdout, and nothing else there");
+}
+
+void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& description) {
+  const auto refuse_auto = [](const std::string& text) {
+    if (text == "auto")
+      throw UsageError("--batch auto: this version does not look for the largest batch", "give a number of images");
+    return std::string();
+  };
+  command.add_option("--batch", batch, description)->check(CLI::Validator(refuse_auto, ""))->capture_default_str();
+}
+
+void add_recompute_flag(CLI::App& command) {
+  const auto refuse_others = [](const std::string& text) {
+    if (text == "none") return;
+    if (text == "blocks" || text == "auto") {
+      throw UsageError(fmt::format("--recompute {}: this version keeps all activations and recomputes none", text),
+                       "leave --recompute out, or take none; a smaller --batch with --accumulate saves memory too");
+    }
+    throw UsageError(fmt::format("--recompute '{}' is not known", text), "choose from none");
+  };
+  command.add_option_function<std::string>("--recompute", refuse_others,
+                                           "none: all activations are kept for the backward pass");
 }
 
 void say_if_no_gpu(const std::string& device_flag) {
@@ -69,11 +92,23 @@ void say_if_no_gpu(const std::string& device_flag) {
   }
 }
 
+Device parse_device(const std::string& text) {
+  try {
+    return Device::parse(text);
+  } catch (const DeviceError& error) {
+    throw UsageError(fmt::format("--device {}: {}", text, error.cause()), error.hint());
+  }
+}
+
+UsageError unsuitable_size(const std::string& model, std::int64_t size, const ShapeError& error) {
+  return UsageError(fmt::format("--size {} does not suit {}: {}", size, model, error.cause()), error.hint());
+}
+
 Device apply(const DeviceFlags& flags) {
   if (flags.threads < 0)
     throw UsageError(fmt::format("--threads {} is not possible", flags.threads), "--threads 0 takes all cores");
   train::parse_precision(flags.precision);
-  const Device device = Device::parse(flags.device);
+  const Device device = parse_device(flags.device);
   say_if_no_gpu(flags.device);
   set_num_threads(flags.threads);
   if (!flags.memory_limit.empty())

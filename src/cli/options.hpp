@@ -6,6 +6,7 @@
 
 #include "cuttle/data.hpp"
 #include "cuttle/device.hpp"
+#include "cuttle/error.hpp"
 #include "train/model_file.hpp"
 
 namespace cuttle::cli {
@@ -15,12 +16,19 @@ struct DeviceFlags {
   std::string device = "auto", precision = "fp32", memory_limit;
   int threads = 0;
   bool json = false;
-  CLI::Option* memory_limit_flag = nullptr;
 };
 void add_device_flags(CLI::App& command, DeviceFlags& flags);
+/// --batch with its default. Throws UsageError on "auto".
+void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& description);
+/// --recompute, which takes what this version can do: none.
+void add_recompute_flag(CLI::App& command);
 /// Parses the device, sets threads and memory limit, and says on stderr when "auto" had to take the CPU. Throws
-/// UsageError on an impossible value, DeviceError where there is no such device.
+/// UsageError on an impossible value.
 Device apply(const DeviceFlags& flags);
+/// Throws UsageError naming --device, also where there is no such device.
+Device parse_device(const std::string& text);
+/// What to throw where a model turned out not to take images of this size.
+UsageError unsuitable_size(const std::string& model, std::int64_t size, const ShapeError& error);
 void say_if_no_gpu(const std::string& device_flag);
 
 /// "64MiB", "2GiB", "500MB" or plain bytes. Throws UsageError.

@@ -53,6 +53,28 @@ std::string no_such(const std::string& word, const CLI::App& command, bool in_co
                     : fmt::format("there is no command '{}'", word);
 }
 
+/// The option that the parser's message names; nullptr if it names none.
+const CLI::Option* named_in(const std::string& message, const CLI::App& command) {
+  const CLI::Option* longest = nullptr;
+  for (const CLI::Option* option : command.get_options()) {
+    const bool named = option->count() > 0 && message.find(option->get_name()) != std::string::npos;
+    if (named && (!longest || option->get_name().size() > longest->get_name().size())) longest = option;
+  }
+  return longest;
+}
+
+std::string_view allowed_for(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (type == "INT") return "it takes a whole number";
+  if (type == "UINT") return "it takes a whole number of at least 0";
+  return "it takes a number";
+}
+
+UsageError not_a_value(const CLI::Option& option) {
+  return UsageError(fmt::format("{} '{}' is not possible", option.get_name(), option.results().back()),
+                    fmt::format("{}", allowed_for(option)));
+}
+
 }  // namespace
 
 std::string closest(std::string_view word, const std::vector<std::string>& candidates) {
@@ -75,6 +97,9 @@ UsageError usage_error(const CLI::App& app, const CLI::ParseError& error) {
                                                : std::string("cuttle --help lists the commands");
   const std::string word = unknown_word(command);
   const int kind = error.get_exit_code();
+  if (kind == static_cast<int>(CLI::ExitCodes::ConversionError)) {
+    if (const CLI::Option* option = named_in(error.what(), command)) return not_a_value(*option);
+  }
   // A command that does not exist is reported as one that is missing.
   const bool is_unknown = kind == static_cast<int>(CLI::ExitCodes::ExtrasError) ||
                           (!in_command && kind == static_cast<int>(CLI::ExitCodes::RequiredError));

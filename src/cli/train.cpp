@@ -17,6 +17,7 @@
 #include "report/report.hpp"
 #include "train/console_sink.hpp"
 #include "train/json_sink.hpp"
+#include "train/run_folder.hpp"
 #include "train/trainer.hpp"
 
 namespace cuttle::cli {
@@ -27,7 +28,6 @@ struct TrainFlags {
   DeviceFlags device;
   std::string optimizer = "sgd", schedule = "one-cycle";
   std::string out, resume, program;
-  bool deterministic = false;
 };
 
 void add_flags(CLI::App& command, TrainFlags& flags) {
@@ -41,7 +41,7 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
 
   command.add_option("--epochs", c.epochs, "times to go through the training images; default: 2");
   command.add_option("--steps", c.steps, "end after so many optimizer steps; the schedule stays that of --epochs");
-  command.add_option("--batch", c.batch, "images in memory at once")->capture_default_str();
+  add_batch_flag(command, c.batch, "images in memory at once");
   command.add_option("--accumulate", c.accumulate, "batches that make one optimizer step")->capture_default_str();
   command.add_option("--optimizer", flags.optimizer, "sgd or adamw")->capture_default_str();
   command.add_option("--lr", c.lr, "highest learning rate; default: 0.05 for sgd, 0.002 for adamw");
@@ -57,8 +57,7 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
   command.add_option("--clip-grad-norm", c.clip_grad_norm, "scale gradients down to this norm; 0: never")
       ->capture_default_str();
   command.add_option("--seed", c.seed, "of weights, order and dropout")->capture_default_str();
-  command.add_flag("--deterministic", flags.deterministic,
-                   "equal runs give equal bits; on the CPU they do anyway, with the same number of threads");
+  add_recompute_flag(command);
   add_device_flags(command, flags.device);
 }
 
@@ -116,6 +115,20 @@ std::unique_ptr<train::EventSink> make_console(const TrainFlags& flags, const st
                                   .resume_command = quoted(flags.program) + " train --resume " + quoted(out)});
 }
 
+/// Says on stderr where a run went that was in the way.
+class PreviousRunNotice final : public train::EventSink {
+ public:
+  void started(const train::StartEvent& event) override {
+    if (event.previous_run.empty()) return;
+    fmt::print(stderr, "{} held a run; it is now in {}\n", event.out, event.previous_run);
+  }
+};
+
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error);
+}
+
 void run(TrainFlags flags, const std::vector<std::string>& given) {
   complete(flags);
   std::optional<train::RunState> state;
@@ -132,18 +145,26 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   models::find(config.model);
   const data::ImageSet train_set = open_images(config.data, data::Split::train, wanted);
   const data::ImageSet test_set = open_images(config.data, data::Split::test, wanted);
+  parse_device(config.device);
   say_if_no_gpu(config.device);
 
   catch_interrupts();
   train::MetricsFile metrics(train::metrics_file_of(out), state ? train::metrics_file_of(flags.resume) : std::string());
   report::ReportSink report(train::report_file_of(out), train::metrics_file_of(out), test_set);
   const std::unique_ptr<train::EventSink> console = make_console(flags, out);
-  train::Trainer::Options options{
-      .out = out, .sinks = {&metrics, &report, console.get()}, .stop_requested = interrupted};
-  if (state) {
-    train::Trainer(*state, train_set, test_set, std::move(options)).run();
-  } else {
-    train::Trainer(config, train_set, test_set, std::move(options)).run();
+  PreviousRunNotice notice;
+  train::Trainer::Options options{.out = out,
+                                  .sinks = {&notice, &metrics, &report, console.get()},
+                                  .stop_requested = interrupted,
+                                  .continues = state && same_folder(out, flags.resume)};
+  try {
+    if (state) {
+      train::Trainer(*state, train_set, test_set, std::move(options)).run();
+    } else {
+      train::Trainer(config, train_set, test_set, std::move(options)).run();
+    }
+  } catch (const ShapeError& error) {
+    throw unsuitable_size(config.model, train_set.height, error);
   }
 }
 

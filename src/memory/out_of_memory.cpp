@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include "core/text.hpp"
 
 namespace cuttle::memory {
 namespace {
@@ -56,18 +56,6 @@ std::string hint(const Shortage& s) {
 
 OutOfMemoryError out_of_memory_error(const Shortage& shortage) {
   return OutOfMemoryError(cause(shortage), hint(shortage));
-}
-
-std::string format_bytes(std::uint64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
 }  // namespace cuttle::memory

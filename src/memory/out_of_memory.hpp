@@ -21,7 +21,4 @@ struct Shortage {
 /// The error with these figures, and a hint that fits the cause.
 OutOfMemoryError out_of_memory_error(const Shortage& shortage);
 
-/// "512 B", "1.86 GiB"
-std::string format_bytes(std::uint64_t bytes);
-
 }  // namespace cuttle::memory

@@ -5,19 +5,18 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/text.hpp"
 #include "cuttle/serialization.hpp"
-#include "memory/out_of_memory.hpp"
 #include "report/chart.hpp"
 #include "report/confusion.hpp"
 #include "report/html.hpp"
-#include "train/console_sink.hpp"
 
 namespace cuttle::report {
 namespace {
 
 std::string as_percent(double v) { return fmt::format("{:.4g}%", 100 * v); }
 std::string as_number(double v) { return fmt::format("{:.3g}", v); }
-std::string as_count(double v) { return train::human_count(static_cast<std::int64_t>(v)); }
+std::string as_count(double v) { return human_count(static_cast<std::int64_t>(v)); }
 
 std::string tile(const std::string& value, const std::string& label) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape(value), escape(label));
@@ -39,9 +38,9 @@ std::string tiles(const Report& r) {
   }
   if (!r.history.epochs.empty()) {
     html += tile(fmt::format("{:.2f}%", 100 * best), "best test accuracy");
-    html += tile(train::human_duration(seconds), "training time");
+    html += tile(human_duration(seconds), "training time");
     html += tile(as_count(speed), "images per second");
-    html += tile(memory::format_bytes(peak), "peak memory");
+    html += tile(format_bytes(peak), "peak memory");
   }
   return html + "</div>\n";
 }
@@ -149,8 +148,8 @@ std::string to_html(const Report& r) {
   std::string body = fmt::format(
       "<h1>{}</h1>\n<p class=\"note\">{} parameters; {} training and {} test images of {}x{}x{}, {} classes; {} on "
       "{}</p>\n",
-      escape(title), train::human_count(r.start.parameters), train::human_count(r.start.train_images),
-      train::human_count(r.start.test_images), r.start.channels, r.start.size, r.start.size, r.start.classes,
+      escape(title), human_count(r.start.parameters), human_count(r.start.train_images),
+      human_count(r.start.test_images), r.start.channels, r.start.size, r.start.size, r.start.classes,
       name_of(r.start.config.precision), escape(r.start.device));
   body += tiles(r) + charts(r) + epoch_table(r.history);
   if (r.test && r.test_set) {

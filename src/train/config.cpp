@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "cuttle/error.hpp"
@@ -17,6 +19,9 @@ namespace cuttle::train {
 namespace {
 
 constexpr std::int64_t kDefaultEpochs = 2;
+// Far above any use, and small enough that no product of them and of a set's size overflows.
+constexpr std::int64_t kMostEpochs = 1'000'000, kMostSteps = 1'000'000'000'000;
+constexpr std::int64_t kMostBatch = std::int64_t{1} << 31;
 
 template <class T> using Choice = std::pair<std::string_view, T>;
 
@@ -49,8 +54,9 @@ void require(bool holds, std::string_view flag, const std::string& value, std::s
   if (!holds) throw UsageError(fmt::format("{} {} is not possible", flag, value), fmt::format("{} {}", flag, rule));
 }
 
-template <class T> void require_at_least(std::string_view flag, T value, T least) {
-  require(value >= least, flag, fmt::format("{}", value), fmt::format("must be at least {}", least));
+void require_within(std::string_view flag, std::int64_t value, std::int64_t least, std::int64_t most) {
+  require(value >= least && value <= most, flag, fmt::format("{}", value),
+          fmt::format("must be within {} and {}", least, most));
 }
 
 void require_not_negative(std::string_view flag, double value) {
@@ -61,7 +67,58 @@ void require_fraction(std::string_view flag, double value) {
   require(value >= 0 && value < 1, flag, fmt::format("{}", value), "must be at least 0 and below 1");
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+/// The one list of settings and their keys: what is saved is what is read again.
+template <class Config, class Visit> void for_each_setting(Config& c, Visit visit) {
+  visit("model", c.model);
+  visit("data", c.data);
+  visit("size", c.size);
+  visit("weights", c.weights);
+  visit("epochs", c.epochs);
+  visit("steps", c.steps);
+  visit("batch", c.batch);
+  visit("accumulate", c.accumulate);
+  visit("optimizer", c.optimizer);
+  visit("lr", c.lr);
+  visit("momentum", c.momentum);
+  visit("weight-decay", c.weight_decay);
+  visit("label-smoothing", c.label_smoothing);
+  visit("schedule", c.schedule);
+  visit("warmup", c.warmup);
+  visit("clip-grad-norm", c.clip_grad_norm);
+  visit("device", c.device);
+  visit("precision", c.precision);
+  visit("memory-limit", c.memory_limit);
+  visit("threads", c.threads);
+  visit("seed", c.seed);
+}
+
+template <class T> void put(nlohmann::ordered_json& json, const char* key, const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    json[key] = name_of(value);
+  } else {
+    json[key] = value;
+  }
+}
+
+template <class T> void put(nlohmann::ordered_json& json, const char* key, const std::optional<T>& value) {
+  if (value) json[key] = *value;
+}
+
+void parse(const std::string& text, OptimizerKind& kind) { kind = parse_optimizer(text); }
+void parse(const std::string& text, ScheduleKind& kind) { kind = parse_schedule(text); }
+void parse(const std::string& text, Precision& precision) { precision = parse_precision(text); }
+
+template <class T> void take(const nlohmann::ordered_json& json, T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    parse(json.get<std::string>(), value);
+  } else {
+    json.get_to(value);
+  }
+}
+
+template <class T> void take(const nlohmann::ordered_json& json, std::optional<T>& value) { value = json.get<T>(); }
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 }  // namespace
 
@@ -84,13 +141,13 @@ Precision parse_precision(std::string_view text) {
 }
 
 void validate(const TrainConfig& c) {
-  if (c.epochs) require_at_least<std::int64_t>("--epochs", *c.epochs, 1);
-  require_at_least<std::int64_t>("--steps", c.steps, 0);
-  require_at_least<std::int64_t>("--batch", c.batch, 1);
-  require_at_least<std::int64_t>("--accumulate", c.accumulate, 1);
-  require_at_least<std::int64_t>("--size", c.size, 0);
-  require_at_least<std::int64_t>("--warmup", c.warmup, 0);
-  require_at_least("--threads", c.threads, 0);
+  if (c.epochs) require_within("--epochs", *c.epochs, 1, kMostEpochs);
+  require_within("--steps", c.steps, 0, kMostSteps);
+  require_within("--batch", c.batch, 1, kMostBatch);
+  require_within("--accumulate", c.accumulate, 1, kMostBatch);
+  require_within("--size", c.size, 0, kMostSize);
+  require_within("--warmup", c.warmup, 0, kMostSteps);
+  require_within("--threads", c.threads, 0, std::numeric_limits<int>::max());
   if (c.lr) require(std::isfinite(*c.lr) && *c.lr > 0, "--lr", fmt::format("{}", *c.lr), "must be a number above 0");
   if (c.weight_decay) require_not_negative("--weight-decay", *c.weight_decay);
   require_not_negative("--clip-grad-norm", c.clip_grad_norm);
@@ -106,6 +163,8 @@ void resolve_for(TrainConfig& c, std::int64_t train_images) {
   }
   const std::int64_t per_epoch = steps_per_epoch(c, train_images);
   if (!c.epochs) c.epochs = std::max(kDefaultEpochs, ceil_div(c.steps, per_epoch));
+  require(*c.epochs <= kMostEpochs, "--steps", fmt::format("{}", c.steps),
+          fmt::format("may make at most {} epochs, here of {} steps", kMostEpochs, per_epoch));
   if (const std::int64_t total = *c.epochs * per_epoch; c.warmup >= total) {
     throw UsageError(fmt::format("--warmup {} leaves no step to train: the run has {} steps", c.warmup, total),
                      "shorten the warm-up or train for more epochs");
@@ -115,67 +174,25 @@ void resolve_for(TrainConfig& c, std::int64_t train_images) {
   if (!c.weight_decay) c.weight_decay = sgd ? 5e-4 : 1e-2;
 }
 
-nlohmann::ordered_json to_json(const TrainConfig& c) {
+nlohmann::ordered_json to_json(const TrainConfig& config) {
   nlohmann::ordered_json json;
-  const auto put = [&](const char* key, const auto& value) { json[key] = value; };
-  const auto put_if_set = [&](const char* key, const auto& value) {
-    if (value) json[key] = *value;
-  };
-  put("model", c.model);
-  put("data", c.data);
-  put("size", c.size);
-  put("weights", c.weights);
-  put_if_set("epochs", c.epochs);
-  put("steps", c.steps);
-  put("batch", c.batch);
-  put("accumulate", c.accumulate);
-  put("optimizer", name_of(c.optimizer));
-  put_if_set("lr", c.lr);
-  put("momentum", c.momentum);
-  put_if_set("weight-decay", c.weight_decay);
-  put("label-smoothing", c.label_smoothing);
-  put("schedule", name_of(c.schedule));
-  put("warmup", c.warmup);
-  put("clip-grad-norm", c.clip_grad_norm);
-  put("device", c.device);
-  put("precision", name_of(c.precision));
-  put_if_set("memory-limit", c.memory_limit);
-  put("threads", c.threads);
-  put("seed", c.seed);
+  for_each_setting(config, [&](const char* key, const auto& value) { put(json, key, value); });
   return json;
 }
 
 TrainConfig config_from_json(const nlohmann::ordered_json& json) {
-  TrainConfig c;
+  TrainConfig config;
   try {
-    c.model = json.value("model", c.model);
-    c.data = json.value("data", c.data);
-    c.size = json.value("size", c.size);
-    c.weights = json.value("weights", c.weights);
-    c.steps = json.value("steps", c.steps);
-    c.batch = json.value("batch", c.batch);
-    c.accumulate = json.value("accumulate", c.accumulate);
-    c.optimizer = parse_optimizer(json.value("optimizer", std::string(name_of(c.optimizer))));
-    c.momentum = json.value("momentum", c.momentum);
-    c.label_smoothing = json.value("label-smoothing", c.label_smoothing);
-    c.schedule = parse_schedule(json.value("schedule", std::string(name_of(c.schedule))));
-    c.warmup = json.value("warmup", c.warmup);
-    c.clip_grad_norm = json.value("clip-grad-norm", c.clip_grad_norm);
-    c.device = json.value("device", c.device);
-    c.precision = parse_precision(json.value("precision", std::string(name_of(c.precision))));
-    c.threads = json.value("threads", c.threads);
-    c.seed = json.value("seed", c.seed);
-    if (json.contains("epochs")) c.epochs = json.at("epochs").get<std::int64_t>();
-    if (json.contains("lr")) c.lr = json.at("lr").get<double>();
-    if (json.contains("weight-decay")) c.weight_decay = json.at("weight-decay").get<double>();
-    if (json.contains("memory-limit")) c.memory_limit = json.at("memory-limit").get<std::uint64_t>();
-    validate(c);
+    for_each_setting(config, [&](const char* key, auto& value) {
+      if (json.contains(key)) take(json.at(key), value);
+    });
+    validate(config);
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(fmt::format("the saved settings cannot be read: {}", error.what()));
   } catch (const UsageError& error) {
     throw CheckpointError(fmt::format("the saved settings cannot be used: {}", error.cause()));
   }
-  return c;
+  return config;
 }
 
 TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,

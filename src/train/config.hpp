@@ -52,6 +52,9 @@ struct TrainConfig {
   std::uint64_t seed = 0;
 };
 
+/// Largest height and width of images.
+inline constexpr std::int64_t kMostSize = 16384;
+
 /// Checks every value that can be checked without the data. Throws UsageError naming the flag.
 void validate(const TrainConfig& config);
 /// Fills in epochs, lr and weight_decay, and checks what depends on the number of training images. Throws UsageError if

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ostream>
 
+#include "core/text.hpp"
 #include "cuttle/version.hpp"
-#include "memory/out_of_memory.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -27,19 +26,6 @@ std::string percent(double fraction) { return fmt::format("{:.2f}%", 100 * fract
 
 }  // namespace
 
-std::string human_duration(double seconds) {
-  const auto s = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
-                   : fmt::format("{}:{:02}", s / 60, s % 60);
-}
-
-std::string human_count(std::int64_t n) {
-  std::string digits = fmt::format("{}", n);
-  for (int i = static_cast<int>(digits.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3)
-    digits.insert(static_cast<std::size_t>(i), 1, ',');
-  return digits;
-}
-
 void ConsoleSink::line(const std::string& text) {
   if (is_terminal()) out_ << "\r\x1b[K";
   out_ << text << std::endl;
@@ -50,7 +36,6 @@ void ConsoleSink::redraw(const std::string& text) { out_ << "\r\x1b[K" << text <
 void ConsoleSink::started(const StartEvent& e) {
   epochs_ = e.config.epochs.value_or(0);
   steps_per_epoch_ = e.steps_per_epoch;
-  total_steps_ = e.total_steps;
   line(fmt::format("cuttle {}: {}, {} parameters, on {} with {} thread{}", kVersion, e.config.model,
                    human_count(e.parameters), e.device, e.threads, e.threads == 1 ? "" : "s"));
   line(fmt::format("{}: {} images to train on, {} to test, {}x{}x{}, {} classes", e.data_name,
@@ -69,7 +54,7 @@ void ConsoleSink::stepped(const StepEvent& e) {
   shown_ = now;
   const std::string figures =
       fmt::format("{}/{}  {:.0f} img/s  loss {:.4f}  mem {}  ETA {}", e.step_in_epoch, steps_per_epoch_, e.images_per_s,
-                  e.loss, memory::format_bytes(e.peak_allocated_bytes), human_duration(e.seconds_left));
+                  e.loss, format_bytes(e.peak_allocated_bytes), human_duration(e.seconds_left));
   const std::string head = fmt::format("epoch {}/{}", e.epoch, epochs_);
   if (!is_terminal()) {
     line(fmt::format("{}  step {}", head, figures));
@@ -88,7 +73,7 @@ void ConsoleSink::epoch_done(const EpochEvent& e) {
       fmt::format("epoch {}/{}  train loss {:.4f}, accuracy {}  test loss {:.4f}, accuracy {}  {:.1f} s, {:.0f} img/s, "
                   "peak {}",
                   e.epoch, epochs_, e.train_loss, percent(e.train_accuracy), e.test.loss, percent(e.test.accuracy()),
-                  e.seconds, e.images_per_s, memory::format_bytes(e.peak_allocated_bytes)));
+                  e.seconds, e.images_per_s, format_bytes(e.peak_allocated_bytes)));
 }
 
 void ConsoleSink::ended(const EndEvent& e) {

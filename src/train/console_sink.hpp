@@ -28,13 +28,8 @@ class ConsoleSink final : public EventSink {
 
   std::ostream& out_;
   Options options_;
-  std::int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0;
+  std::int64_t epochs_ = 0, steps_per_epoch_ = 0;
   Clock::time_point shown_{};
 };
-
-/// "1:02:03" or "2:03".
-std::string human_duration(double seconds);
-/// "421,642"
-std::string human_count(std::int64_t n);
 
 }  // namespace cuttle::train

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "cuttle/autograd.hpp"
 #include "cuttle/ops.hpp"
 
@@ -65,6 +63,16 @@ std::string first_non_finite(nn::Module& module, const Window& window) {
   // A finite forward pass: the loss or the norm overflowed, or backward did.
   return in_gradients(module).value_or(
       "every layer's output is finite, but the loss or the norm of the gradients overflows");
+}
+
+std::optional<std::string> first_non_finite_weight(const nn::Module& module) {
+  const NoGrad no_grad;
+  for (const nn::NamedTensor& t : module.state()) {
+    if (const std::int64_t n = non_finite_in(t.tensor)) {
+      return fmt::format("'{}' holds {} NaN or infinite value{}", t.name, n, n == 1 ? "" : "s");
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace cuttle::train

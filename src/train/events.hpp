@@ -14,9 +14,11 @@ struct StartEvent {
   std::string data_name, device;
   std::int64_t parameters = 0, train_images = 0, test_images = 0, classes = 0, channels = 0, size = 0;
   std::int64_t steps_per_epoch = 0, total_steps = 0;
-  std::int64_t resumed_at_step = 0;  ///< 0: from the beginning
+  std::int64_t resumed_at_step = 0;   ///< 0: from the beginning
+  std::int64_t resumed_at_epoch = 0;  ///< whole epochs done then
   int threads = 0;
   std::string out;
+  std::string previous_run = {};  ///< folder to which a run that lay in `out` was moved; empty: there was none
 };
 
 struct StepEvent {

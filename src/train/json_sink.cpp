@@ -26,13 +26,15 @@ const char* name_of(Ending ending) {
   return "?";
 }
 
-/// Lines of an earlier part of the run that the state at `step` knows of. A torn last line is dropped with the rest.
-std::string lines_up_to(const std::string& file, std::int64_t step) {
+/// Lines of an earlier part of the run that the state at `step`, after `epoch` whole epochs, knows of: the epoch that
+/// ends with this step may have been told of without being saved. A torn last line is dropped with the rest.
+std::string lines_up_to(const std::string& file, std::int64_t step, std::int64_t epoch) {
   std::ifstream in(file);
   std::string kept, line;
   while (std::getline(in, line)) {
     const Json json = Json::parse(line, nullptr, false);
     if (json.is_discarded() || !json.is_object() || json.value("step", step + 1) > step) break;
+    if (json.value("event", "") == "epoch" && json.value("epoch", epoch + 1) > epoch) break;
     kept += line + '\n';
   }
   return kept;
@@ -111,7 +113,8 @@ void JsonSink::epoch_done(const EpochEvent& event) { out_ << to_json(event).dump
 void JsonSink::ended(const EndEvent& event) { out_ << to_json(event).dump() << std::endl; }
 
 void MetricsFile::started(const StartEvent& event) {
-  write_file_atomically(file_, earlier_.empty() ? std::string() : lines_up_to(earlier_, event.resumed_at_step));
+  write_file_atomically(
+      file_, earlier_.empty() ? std::string() : lines_up_to(earlier_, event.resumed_at_step, event.resumed_at_epoch));
   out_.open(file_, std::ios::app);
   if (!out_) throw IoError(fmt::format("{} cannot be opened for writing", file_), "check the folder's permissions");
 }

@@ -9,6 +9,7 @@
 #include "cuttle/models.hpp"
 #include "cuttle/serialization.hpp"
 #include "cuttle/version.hpp"
+#include "train/config.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -48,8 +49,8 @@ ModelSpec spec_from_json(const nlohmann::ordered_json& json) {
     throw CheckpointError(fmt::format("the description of the model cannot be read: {}", error.what()));
   }
   const auto channels = static_cast<std::size_t>(spec.channels);
-  if (spec.channels < 1 || spec.size < 1 || spec.size > 16384 || spec.classes.empty() || spec.mean.size() != channels ||
-      spec.stddev.size() != channels) {
+  if (spec.channels < 1 || spec.size < 1 || spec.size > kMostSize || spec.classes.empty() ||
+      spec.mean.size() != channels || spec.stddev.size() != channels) {
     throw CheckpointError(
         fmt::format("the description of the model makes no sense: {} channels, size {}, {} classes, "
                     "{} means and {} deviations",

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -119,28 +118,6 @@ RunState load_run_state(const std::string& file) {
   } catch (const std::out_of_range&) {
     throw CheckpointError(fmt::format("{} is not the state of a run: its header lacks a part of it", file),
                           "to start from these weights, pass the file with --weights");
-  }
-}
-
-std::string model_file_of(const std::string& folder) {
-  return (std::filesystem::path(folder) / "model.safetensors").string();
-}
-std::string state_file_of(const std::string& folder) {
-  return (std::filesystem::path(folder) / "state" / "checkpoint.safetensors").string();
-}
-std::string metrics_file_of(const std::string& folder) {
-  return (std::filesystem::path(folder) / "metrics.jsonl").string();
-}
-std::string report_file_of(const std::string& folder) {
-  return (std::filesystem::path(folder) / "report.html").string();
-}
-
-void make_run_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(folder) / "state", error);
-  if (error) {
-    throw IoError(fmt::format("the folder {} cannot be made: {}", folder, error.message()),
-                  "give --out a folder that you may write to");
   }
 }
 

@@ -37,12 +37,4 @@ void save_run_state(const std::string& file, const RunState& state);
 /// Throws CheckpointError naming the file and what is wrong with it.
 RunState load_run_state(const std::string& file);
 
-/// Files of a run's folder.
-std::string model_file_of(const std::string& folder);    ///< DIR/model.safetensors
-std::string state_file_of(const std::string& folder);    ///< DIR/state/checkpoint.safetensors
-std::string metrics_file_of(const std::string& folder);  ///< DIR/metrics.jsonl
-std::string report_file_of(const std::string& folder);   ///< DIR/report.html
-/// Makes the folder and its state/. Throws IoError.
-void make_run_folder(const std::string& folder);
-
 }  // namespace cuttle::train

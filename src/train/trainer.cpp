@@ -9,6 +9,7 @@
 #include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
 #include "train/divergence.hpp"
+#include "train/run_folder.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -88,18 +89,24 @@ Trainer::Trainer(const RunState& state, const data::ImageSet& train_set, const d
 }
 
 EndEvent Trainer::run() {
-  make_run_folder(options_.out);
-  const StartEvent start = start_event();
+  // A folder that cannot be written is found out now, and there is a state to go back to.
+  StartEvent start = start_event();
+  if (options_.continues) {
+    save_state(state_file_of(options_.out));
+  } else {
+    start.previous_run = begin_run_folder(options_.out, [this](const std::string& file) { save_state(file); });
+  }
   for (EventSink* sink : options_.sinks) sink->started(start);
-  save_state();  // a folder that cannot be written is found out now, and there is a state to go back to
   while (progress_.epoch < config_.epochs.value() && !at_step_limit()) {
     train_epoch();
     if (progress_.step_in_epoch < steps_per_epoch_ || !finish_epoch()) break;
   }
+  const Ending ending = progress_.epoch >= config_.epochs.value() ? Ending::finished
+                        : at_step_limit()                         ? Ending::step_limit
+                                                                  : Ending::interrupted;
+  if (ending != Ending::interrupted && tested_step_ != progress_.step) test();
   if (unsaved_) save_all();
-  const EndEvent end = end_event(progress_.epoch >= config_.epochs.value() ? Ending::finished
-                                 : at_step_limit()                         ? Ending::step_limit
-                                                                           : Ending::interrupted);
+  const EndEvent end = end_event(ending);
   for (EventSink* sink : options_.sinks) sink->ended(end);
   return end;
 }
@@ -112,7 +119,7 @@ void Trainer::train_epoch() {
   while (progress_.step_in_epoch < steps_per_epoch_ && !at_step_limit()) {
     if (stop_requested()) break;
     train_step();
-    if (Clock::now() - saved_at_ > kSaveEvery) save_state();
+    if (Clock::now() - saved_at_ > kSaveEvery) save_state(state_file_of(options_.out));
   }
   const memory::Stats stats = memory::allocator(device_).stats();
   peak_allocated_ = std::max(peak_allocated_, stats.peak_allocated_bytes);
@@ -157,8 +164,7 @@ void Trainer::train_step() {
 bool Trainer::finish_epoch() {
   const memory::Stats stats = memory::allocator(device_).stats();
   const auto start = Clock::now();
-  std::optional<Evaluation> test = evaluate(*module_, test_set_, config_.batch, device_, options_.stop_requested);
-  if (!test) return false;
+  if (!test(options_.stop_requested)) return false;
   const auto images = static_cast<double>(progress_.images);
   EpochEvent event{.epoch = progress_.epoch + 1,
                    .step = progress_.step,
@@ -169,16 +175,28 @@ bool Trainer::finish_epoch() {
                    .test_seconds = seconds_since(start),
                    .peak_allocated_bytes = stats.peak_allocated_bytes,
                    .peak_reserved_bytes = stats.peak_reserved_bytes,
-                   .test = std::move(*test)};
+                   .test = *last_test_};
   progress_ = {.epoch = progress_.epoch + 1,
                .step = progress_.step,
                .best_test_accuracy = std::max(progress_.best_test_accuracy.value_or(0), event.test.accuracy()),
                .test_accuracy = event.test.accuracy(),
                .test_loss = event.test.loss};
-  last_test_ = event.test;
-  tested_step_ = progress_.step;
   for (EventSink* sink : options_.sinks) sink->epoch_done(event);
   save_all();
+  return true;
+}
+
+bool Trainer::test(const std::function<bool()>& stop) {
+  const std::optional<Evaluation> result = evaluate(*module_, test_set_, config_.batch, device_, stop);
+  if (!result) return false;
+  if (!std::isfinite(result->loss)) {
+    throw DivergedError(fmt::format("after step {} of epoch {} the loss on the test images is {}: {}", progress_.step,
+                                    progress_.epoch + 1, result->loss,
+                                    first_non_finite_weight(*module_).value_or("an output of the model overflows")),
+                        divergence_hint());
+  }
+  last_test_ = result;
+  tested_step_ = progress_.step;
   return true;
 }
 
@@ -202,6 +220,7 @@ StartEvent Trainer::start_event() const {
           .steps_per_epoch = steps_per_epoch_,
           .total_steps = total_steps(),
           .resumed_at_step = progress_.step,
+          .resumed_at_epoch = progress_.epoch,
           .threads = num_threads(),
           .out = options_.out};
 }
@@ -209,14 +228,15 @@ StartEvent Trainer::start_event() const {
 StepEvent Trainer::step_event(const StepResult& result, const Window& window, double lr) const {
   const memory::Stats stats = memory::allocator(device_).stats();
   const double images_per_s = rate(epoch_images_, epoch_seconds_);
-  const auto images_left = static_cast<double>((total_steps() - progress_.step) * config_.batch * config_.accumulate);
+  const double images_left = static_cast<double>(total_steps() - progress_.step) *
+                             static_cast<double>(train_set_.size()) / static_cast<double>(steps_per_epoch_);
   return {.epoch = progress_.epoch + 1,
           .step = progress_.step,
           .step_in_epoch = progress_.step_in_epoch,
           .loss = result.loss,
           .accuracy = static_cast<double>(result.correct) / static_cast<double>(window.images),
           .lr = lr,
-          .grad_norm = result.grad_norm,
+          .grad_norm = result.grad_norm.value(),
           .images_per_s = images_per_s,
           .seconds_left = images_per_s > 0 ? images_left / images_per_s : 0,
           .allocated_bytes = stats.allocated_bytes,
@@ -225,34 +245,51 @@ StepEvent Trainer::step_event(const StepResult& result, const Window& window, do
 
 void Trainer::report_divergence(const StepResult& result, const Window& window) {
   default_generator().set_state(before_step_);
-  const std::string what = std::isfinite(result.loss) ? fmt::format("the norm of the gradients is {}", result.grad_norm)
-                                                      : fmt::format("the loss is {}", result.loss);
+  const std::string what = std::isfinite(result.loss)
+                               ? fmt::format("the norm of the gradients is {}", result.grad_norm.value())
+                               : fmt::format("the loss is {}", result.loss);
   const std::string where = first_non_finite(*module_, window);
   throw DivergedError(
       fmt::format("{} at step {} of epoch {}: {}", what, progress_.step + 1, progress_.epoch + 1, where),
-      fmt::format(
-          "lower --lr (now {}), or try --warmup or --clip-grad-norm 1; nothing was changed by this step, and the "
-          "state after step {} lies in {}",
-          config_.lr.value(), saved_step_, options_.out));
+      divergence_hint());
 }
 
-void Trainer::save_state() {
-  save_run_state(state_file_of(options_.out), {.config = config_,
-                                               .spec = spec_,
-                                               .train_images = train_set_.size(),
-                                               .progress = progress_,
-                                               .ops_generator = default_generator().state(),
-                                               .init_generator = init_generator().state(),
-                                               .model = module_->state(),
-                                               .optimizer = optimizer_->state()});
+std::string Trainer::divergence_hint() const {
+  const std::string state =
+      saved_step_ ? fmt::format("; the state after step {} lies in {}", *saved_step_, options_.out) : std::string();
+  return fmt::format("lower --lr (now {}), or try --warmup or --clip-grad-norm 1{}", config_.lr.value(), state);
+}
+
+void Trainer::check_weights() const {
+  const std::optional<std::string> found = first_non_finite_weight(*module_);
+  if (!found) return;
+  if (progress_.step == 0) {
+    throw DivergedError(fmt::format("of the weights to start from {}", *found),
+                        "give --weights a file that a good run has written");
+  }
+  throw DivergedError(fmt::format("after step {} of epoch {} {}", progress_.step, progress_.epoch + 1, *found),
+                      divergence_hint());
+}
+
+void Trainer::save_state(const std::string& file) {
+  check_weights();
+  save_run_state(file, {.config = config_,
+                        .spec = spec_,
+                        .train_images = train_set_.size(),
+                        .progress = progress_,
+                        .ops_generator = default_generator().state(),
+                        .init_generator = init_generator().state(),
+                        .model = module_->state(),
+                        .optimizer = optimizer_->state()});
   saved_at_ = Clock::now();
   saved_step_ = progress_.step;
 }
 
 void Trainer::save_all() {
+  check_weights();
   // The state last: whatever it describes is already there.
   save_model(model_file_of(options_.out), *module_, spec_);
-  save_state();
+  save_state(state_file_of(options_.out));
   unsaved_ = false;
 }
 
@@ -265,10 +302,6 @@ std::vector<std::string> Trainer::files() const {
 }
 
 EndEvent Trainer::end_event(Ending ending) {
-  if (ending != Ending::interrupted && tested_step_ != progress_.step) {
-    last_test_ = evaluate(*module_, test_set_, config_.batch, device_);
-    tested_step_ = progress_.step;
-  }
   EndEvent end{.ending = ending,
                .epoch = progress_.epoch,
                .step = progress_.step,

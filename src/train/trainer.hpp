@@ -26,6 +26,7 @@ class Trainer {
     std::string out;                       ///< folder of the run
     std::vector<EventSink*> sinks;         ///< told in this order
     std::function<bool()> stop_requested;  ///< asked between steps; may be empty
+    bool continues = false;                ///< the run in `out` goes on; otherwise what lies there goes to out/previous
   };
 
   /// A run from the beginning. Seeds the default generators, sets the number of threads and the memory limit. Throws
@@ -36,7 +37,8 @@ class Trainer {
   Trainer(const RunState& state, const data::ImageSet& train_set, const data::ImageSet& test_set, Options options);
 
   /// Trains to the end, to the step limit or until asked to stop. Throws DivergedError, before the gradient is applied,
-  /// if the loss or a gradient is not finite; the saved state stays what it was.
+  /// if the loss or a gradient is not finite, and before anything is saved if the weights or the test loss are not; the
+  /// saved state stays what it was.
   EndEvent run();
 
   nn::Module& module() { return *module_; }
@@ -58,8 +60,13 @@ class Trainer {
   void train_step();
   /// False if it was asked to stop meanwhile.
   bool finish_epoch();
+  /// Evaluates into last_test_. False if `stop` answered true; throws DivergedError.
+  bool test(const std::function<bool()>& stop = {});
   [[noreturn]] void report_divergence(const StepResult& result, const Window& window);
-  void save_state();
+  std::string divergence_hint() const;
+  /// Throws DivergedError if a parameter or a running statistic is not finite.
+  void check_weights() const;
+  void save_state(const std::string& file);
   void save_all();
   EndEvent end_event(Ending ending);
   std::vector<std::string> files() const;
@@ -83,7 +90,7 @@ class Trainer {
   std::int64_t trained_images_ = 0, epoch_images_ = 0;
   std::uint64_t peak_allocated_ = 0, peak_reserved_ = 0;
   Clock::time_point saved_at_{};
-  std::int64_t saved_step_ = 0;
+  std::optional<std::int64_t> saved_step_;
   bool unsaved_ = true;  ///< the weights in the folder are not the present ones
   std::optional<Evaluation> last_test_;
   std::int64_t tested_step_ = -1;
