@@ -304,16 +304,6 @@ TEST_CASE("a backward that needs the weights from before a step is an error that
   CHECK(linear.weight.is_leaf());
 }
 
-TEST_CASE("gradients of another dtype are refused before anything changes") {
-  const Tensor a = vector_parameter({1}), b = vector_parameter({1});
-  optim::SGD sgd({a, b}, {.lr = 0.1});
-  give_grad(a, {1});
-  Tensor(b).set_grad(Tensor::ones({1}, {.dtype = ct::DType::f64}));
-  CHECK_THROWS_AS(sgd.step(), ct::DtypeError);
-  CHECK(a.item<float>() == 1);
-  CHECK(sgd.steps() == 0);
-}
-
 TEST_CASE("impossible optimizer options are refused with their value") {
   const std::vector<Tensor> p{vector_parameter({1})};
   check_usage_error([&] { optim::SGD(p, {.lr = -0.1}); }, "lr = -0.1");

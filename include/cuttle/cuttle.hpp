@@ -13,3 +13,4 @@
 #include "cuttle/serialization.hpp"
 #include "cuttle/shape.hpp"
 #include "cuttle/tensor.hpp"
+#include "cuttle/version.hpp"

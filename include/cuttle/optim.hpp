@@ -60,7 +60,7 @@ class Optimizer {
     std::vector<std::size_t> members;
     Tensor step;
   };
-  void check_gradients() const;
+  void check_devices() const;
   void follow_parameters();
   void split_cohorts();
   Group group_of(const Cohort& cohort);

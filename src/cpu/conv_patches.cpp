@@ -1,6 +1,7 @@
 #include "cpu/conv_patches.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace cuttle::cpu {
 
@@ -42,43 +43,44 @@ std::vector<Segment> segments_of(const Patches<T>& patches, std::int64_t column,
   return segments;
 }
 
-/// Copies kLength elements of each of `rows` rows.
-template <int kLength, class T>
-void copy_short_rows(const T* from, std::int64_t from_step, T* to, std::int64_t to_step, std::int64_t rows) {
-  for (std::int64_t i = 0; i < rows; ++i, from += from_step, to += to_step) std::copy_n(from, kLength, to);
-}
+template <std::int64_t n> using Known = std::integral_constant<std::int64_t, n>;
 
-/// The same for any length of a cache line or more: line by line, the last one overlapping the one before.
-template <class T>
-void copy_long_rows(const T* from, std::int64_t from_step, T* to, std::int64_t to_step, std::int64_t rows,
-                    std::int64_t length) {
+/// Calls step(row, offset, n) until [0, length) of each row is covered, with n known to the compiler: rows are a few
+/// elements (a first layer reads 1 to 9 at a time) or a few cache lines, and calling memcpy or memset for each would
+/// take a tenth of the time of the product. The last line of a row may overlap the one before.
+template <class T, class Step> void in_known_lengths(std::int64_t rows, std::int64_t length, const Step& step) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
-  for (std::int64_t i = 0; i < rows; ++i, from += from_step, to += to_step) {
-    for (std::int64_t j = 0; j < length - kLine; j += kLine) std::copy_n(from + j, kLine, to + j);
-    std::copy_n(from + length - kLine, kLine, to + length - kLine);
+  const auto in_one = [&](auto n) {
+    for (std::int64_t i = 0; i < rows; ++i) step(i, 0, n);
+  };
+  if (length >= kLine) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < length - kLine; j += kLine) step(i, j, Known<kLine>());
+      step(i, length - kLine, Known<kLine>());
+    }
+    return;
+  }
+  switch (length) {
+    case 1: return in_one(Known<1>());
+    case 2: return in_one(Known<2>());
+    case 3: return in_one(Known<3>());
+    case 6: return in_one(Known<6>());
+    case 9: return in_one(Known<9>());
+    default: return in_one(length);
   }
 }
 
-/// Rows are a few elements (a first layer reads 1 to 9 at a time) or a few cache lines: calling memcpy for each would
-/// take a tenth of the time of the product.
 template <class T>
 void copy_rows(const T* from, std::int64_t from_step, T* to, std::int64_t to_step, std::int64_t rows,
                std::int64_t length) {
-  if (length >= static_cast<std::int64_t>(64 / sizeof(T)))
-    return copy_long_rows(from, from_step, to, to_step, rows, length);
-  switch (length) {
-    case 1: return copy_short_rows<1>(from, from_step, to, to_step, rows);
-    case 3: return copy_short_rows<3>(from, from_step, to, to_step, rows);
-    case 5: return copy_short_rows<5>(from, from_step, to, to_step, rows);
-    case 7: return copy_short_rows<7>(from, from_step, to, to_step, rows);
-    case 9: return copy_short_rows<9>(from, from_step, to, to_step, rows);
-    default:
-      for (std::int64_t i = 0; i < rows; ++i, from += from_step, to += to_step) std::copy_n(from, length, to);
-  }
+  in_known_lengths<T>(rows, length, [=](std::int64_t i, std::int64_t j, auto n) {
+    std::copy_n(from + i * from_step + j, n, to + i * to_step + j);
+  });
 }
 
 template <class T> void clear_rows(T* to, std::int64_t to_step, std::int64_t rows, std::int64_t length) {
-  for (std::int64_t i = 0; i < rows; ++i, to += to_step) std::fill(to, to + length, T(0));
+  in_known_lengths<T>(rows, length,
+                      [=](std::int64_t i, std::int64_t j, auto n) { std::fill_n(to + i * to_step + j, n, T(0)); });
 }
 
 /// One place whose run starts at pixel w of `line` and may reach over either end.
@@ -87,9 +89,10 @@ void copy_clipped(const Patches<T>& patches, const Segment& s, const T* line, st
   const std::int64_t inside_begin = std::clamp(-w, std::int64_t{0}, s.run.taps) * patches.channels;
   const std::int64_t inside_end = std::clamp(patches.width - w, std::int64_t{0}, s.run.taps) * patches.channels;
   const std::int64_t begin = std::clamp(inside_begin, s.begin, s.end), end = std::clamp(inside_end, begin, s.end);
-  std::fill(out, out + (begin - s.begin), T(0));
-  if (begin < end) std::copy_n(line + w * patches.pixel_step + begin, end - begin, out + (begin - s.begin));
-  std::fill(out + (end - s.begin), out + (s.end - s.begin), T(0));
+  out -= s.begin;
+  if (s.begin < begin) clear_rows(out + s.begin, 0, 1, begin - s.begin);
+  if (begin < end) copy_rows(line + w * patches.pixel_step + begin, 0, out + begin, 0, 1, end - begin);
+  if (end < s.end) clear_rows(out + end, 0, 1, s.end - end);
 }
 
 /// Places [q, q+places) of one line of places, whose run starts in image line `line` (null outside the image).

@@ -75,12 +75,18 @@ std::int64_t read_at(std::int64_t place, std::int64_t tap, std::int64_t stride, 
   return place * stride - padding + tap * dilation;
 }
 
-/// The output place at which tap `tap` reads input `at`, or -1 if there is none.
-std::int64_t place_reading(std::int64_t at, std::int64_t tap, std::int64_t places, std::int64_t stride,
-                           std::int64_t padding, std::int64_t dilation) {
-  const std::int64_t moved = at + padding - tap * dilation;
-  if (moved < 0 || moved % stride != 0 || moved / stride >= places) return -1;
-  return moved / stride;
+/// [size, taps]: the output place at which a tap reads a line or column of the input, or -1 if there is none.
+std::vector<std::int64_t> places_reading(std::int64_t size, std::int64_t taps, std::int64_t places, std::int64_t stride,
+                                         std::int64_t padding, std::int64_t dilation) {
+  std::vector<std::int64_t> result;
+  for (std::int64_t at = 0; at < size; ++at) {
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+      const std::int64_t moved = at + padding - tap * dilation;
+      const bool is_read = moved >= 0 && moved % stride == 0 && moved / stride < places;
+      result.push_back(is_read ? moved / stride : -1);
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -98,18 +104,23 @@ void depthwise_forward(const Tensor& x, const Tensor& w, const Tensor& bias, con
   }
   parallel_for(x.size(0) * places_h, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<Term<T>> terms;
-    for (std::int64_t i = begin * places_w * multiplier; i < end * places_w * multiplier; ++i) {
-      const std::int64_t plane = i % multiplier, q = i / multiplier % places_w, line = i / multiplier / places_w;
+    for (std::int64_t line = begin; line < end; ++line) {
       const T* image = x.data<T>() + line / places_h * height * width * channels;
-      terms.clear();
-      for (std::int64_t tap = 0; tap < taps; ++tap) {
-        const std::int64_t h = read_at(line % places_h, tap / w.size(3), o.stride.h, o.padding.h, o.dilation.h);
-        const std::int64_t v = read_at(q, tap % w.size(3), o.stride.w, o.padding.w, o.dilation.w);
-        if (h < 0 || h >= height || v < 0 || v >= width) continue;
-        terms.push_back({image + (h * width + v) * channels, weights.data<T>() + (plane * taps + tap) * channels});
+      const std::int64_t top = read_at(line % places_h, 0, o.stride.h, o.padding.h, o.dilation.h);
+      T* out = output<T>(planes) + line * places_w * multiplier * channels;
+      for (std::int64_t i = 0; i < places_w * multiplier; ++i, out += channels) {
+        const std::int64_t plane = i % multiplier;
+        const std::int64_t left = read_at(i / multiplier, 0, o.stride.w, o.padding.w, o.dilation.w);
+        const T* weight = weights.data<T>() + plane * taps * channels;
+        terms.clear();
+        for (std::int64_t r = 0, h = top; r < w.size(2); ++r, h += o.dilation.h) {
+          for (std::int64_t s = 0, v = left; s < w.size(3); ++s, v += o.dilation.w, weight += channels) {
+            const bool inside = h >= 0 && h < height && v >= 0 && v < width;
+            if (inside) terms.push_back({image + (h * width + v) * channels, weight});
+          }
+        }
+        sum_terms(terms, channels, bias.defined() ? starts.data<T>() + plane * channels : nullptr, out);
       }
-      const T* start = bias.defined() ? starts.data<T>() + plane * channels : nullptr;
-      sum_terms(terms, channels, start, output<T>(planes) + i * channels);
     }
   });
   join_planes<T>(planes, multiplier, y);
@@ -120,21 +131,31 @@ void depthwise_backward_data(const Tensor& dy, const Tensor& w, const Conv2dOpti
   const std::int64_t height = dx.size(2), width = dx.size(3), channels = dx.size(1), multiplier = dy.size(1) / channels;
   const std::int64_t places_h = dy.size(2), places_w = dy.size(3), taps = w.size(2) * w.size(3);
   const Tensor weights = weights_by_tap<T>(w, multiplier), planes = split_planes<T>(dy, multiplier);
+  const std::vector<std::int64_t> lines =
+      places_reading(height, w.size(2), places_h, o.stride.h, o.padding.h, o.dilation.h);
+  const std::vector<std::int64_t> columns =
+      places_reading(width, w.size(3), places_w, o.stride.w, o.padding.w, o.dilation.w);
   parallel_for(dx.size(0) * height, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<Term<T>> terms;
-    for (std::int64_t i = begin * width; i < end * width; ++i) {
-      const std::int64_t v = i % width, h = i / width % height, image = i / width / height;
-      terms.clear();
-      for (std::int64_t tap = 0; tap < taps; ++tap) {
-        const std::int64_t p = place_reading(h, tap / w.size(3), places_h, o.stride.h, o.padding.h, o.dilation.h);
-        const std::int64_t q = place_reading(v, tap % w.size(3), places_w, o.stride.w, o.padding.w, o.dilation.w);
-        if (p < 0 || q < 0) continue;
-        const T* place = planes.data<T>() + ((image * places_h + p) * places_w + q) * multiplier * channels;
-        for (std::int64_t j = 0; j < multiplier; ++j) {
-          terms.push_back({place + j * channels, weights.data<T>() + (j * taps + tap) * channels});
+    for (std::int64_t line = begin; line < end; ++line) {
+      const T* image = planes.data<T>() + line / height * places_h * places_w * multiplier * channels;
+      const std::int64_t* p = lines.data() + line % height * w.size(2);
+      T* out = output<T>(dx) + line * width * channels;
+      for (std::int64_t v = 0; v < width; ++v, out += channels) {
+        const std::int64_t* q = columns.data() + v * w.size(3);
+        const T* weight = weights.data<T>();
+        terms.clear();
+        for (std::int64_t r = 0; r < w.size(2); ++r) {
+          for (std::int64_t s = 0; s < w.size(3); ++s, weight += channels) {
+            if (p[r] < 0 || q[s] < 0) continue;
+            const T* place = image + (p[r] * places_w + q[s]) * multiplier * channels;
+            for (std::int64_t j = 0; j < multiplier; ++j) {
+              terms.push_back({place + j * channels, weight + j * taps * channels});
+            }
+          }
         }
+        sum_terms<T>(terms, channels, nullptr, out);
       }
-      sum_terms<T>(terms, channels, nullptr, output<T>(dx) + i * channels);
     }
   });
 }

@@ -41,33 +41,30 @@ template <class T> struct Corner {
   const T* bias;  ///< from `column` on, or null
 };
 
+/// Calls body(i) for i in [0, N) with i known to the compiler: only then do all sums stay in registers.
+template <int N, class Body> EIGEN_ALWAYS_INLINE void unrolled(const Body& body) {
+  [&]<int... I>(std::integer_sequence<int, I...>) { (body(std::integral_constant<int, I>()), ...); }
+  (std::make_integer_sequence<int, N>());
+}
+
 /// The register tile: R rows by V vectors. a is read at [k*a_step + row*kRowStep], b at [k*b_step + column].
 template <class T, int R, int V, std::int64_t kRowStep>
 void multiply_tile(std::int64_t depth, const T* a, std::int64_t a_step, const T* b, std::int64_t b_step,
                    const Corner<T>& out) {
-  Packet<T> sum[R][V];
-  for (int j = 0; j < V; ++j) {
-    const Packet<T> start = out.bias ? ploadu<Packet<T>>(out.bias + j * kLanes<T>) : pset1<Packet<T>>(T(0));
-    for (int i = 0; i < R; ++i) sum[i][j] = start;
-  }
+  Packet<T> sum[R * V], right[V];
+  unrolled<R * V>(
+      [&](auto i) { sum[i] = out.bias ? ploadu<Packet<T>>(out.bias + i % V * kLanes<T>) : pset1<Packet<T>>(T(0)); });
   for (std::int64_t k = 0; k < depth; ++k, a += a_step, b += b_step) {
-    Packet<T> right[V];
-    for (int j = 0; j < V; ++j) right[j] = ploadu<Packet<T>>(b + j * kLanes<T>);
-    for (int i = 0; i < R; ++i) {
+    unrolled<V>([&](auto j) { right[j] = ploadu<Packet<T>>(b + j * kLanes<T>); });
+    unrolled<R>([&](auto i) {
       const Packet<T> left = pload1<Packet<T>>(a + i * kRowStep);
-      for (int j = 0; j < V; ++j) sum[i][j] = pmadd(left, right[j], sum[i][j]);
-    }
+      unrolled<V>([&](auto j) { sum[i * V + j] = pmadd(left, right[j], sum[i * V + j]); });
+    });
   }
-  if (out.add) {
-    for (int i = 0; i < R; ++i) {
-      const T* to = out.rows[i] + out.column;
-      for (int j = 0; j < V; ++j) sum[i][j] = padd(sum[i][j], ploadu<Packet<T>>(to + j * kLanes<T>));
-    }
-  }
-  for (int i = 0; i < R; ++i) {
-    T* to = out.rows[i] + out.column;
-    for (int j = 0; j < V; ++j) pstoreu(to + j * kLanes<T>, sum[i][j]);
-  }
+  unrolled<R * V>([&](auto i) {
+    T* to = out.rows[i / V] + out.column + i % V * kLanes<T>;
+    pstoreu(to, out.add ? padd(sum[i], ploadu<Packet<T>>(to)) : sum[i]);
+  });
 }
 
 template <class T>

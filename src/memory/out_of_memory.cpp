@@ -7,8 +7,7 @@
 namespace cuttle::memory {
 namespace {
 
-constexpr const char* kAskForLess =
-    "take a smaller --batch (--accumulate N keeps the effective batch size) or --recompute blocks";
+constexpr const char* kAskForLess = "take a smaller --batch (--accumulate N keeps the effective batch size)";
 
 std::string cause(const Shortage& s) {
   std::string text = fmt::format("out of memory on {}: {} requested, {} allocated, {} reserved", s.device.str(),

@@ -70,16 +70,12 @@ void Optimizer::zero_grad() {
   for (Tensor& p : params_) p.set_grad({});
 }
 
-void Optimizer::check_gradients() const {
+void Optimizer::check_devices() const {
   for (const Tensor& p : params_) {
     if (p.device() != params_.front().device()) {
       throw DeviceError(
           fmt::format("{}: parameters lie on {} and {}", name_, params_.front().device().str(), p.device().str()),
           "move the whole model with model.to(device)");
-    }
-    if (const Tensor g = p.grad(); g.defined() && g.dtype() != p.dtype()) {
-      throw DtypeError(
-          fmt::format("{}: the gradient {} of the parameter {} is of another dtype", name_, g.str(), p.str()));
     }
   }
 }
@@ -129,7 +125,7 @@ Optimizer::Group Optimizer::group_of(const Cohort& cohort) {
 
 void Optimizer::step() {
   const NoGrad no_grad;
-  check_gradients();
+  check_devices();
   follow_parameters();
   split_cohorts();
   for (const Cohort& cohort : cohorts_) {
