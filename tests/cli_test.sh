@@ -49,7 +49,7 @@ check "a fraction of an epoch" ours --epochs 1.5 "a whole number"
 check "more threads than an int holds" ours --threads 99999999999 "a whole number"
 check "a negative seed" ours --seed -1 "a whole number of at least 0"
 check "a rate that is none" ours --lr fast "a number"
-check "more than 64 bits" ours --steps 99999999999999999999 "a whole number"
+check "more than 64 bits" ends 2 "--steps" "$cuttle" train "${small[@]}" --steps 99999999999999999999 --out "$work/none"
 for command in train bench "eval --weights none"; do
   check "${command%% *} --batch auto is not there yet" ends 2 "this version" "$cuttle" $command --batch auto
 done
