@@ -73,6 +73,16 @@ void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& d
   command.add_option("--batch", batch, description)->check(CLI::Validator(refuse_auto, ""))->capture_default_str();
 }
 
+void add_seed_flag(CLI::App& command, std::uint64_t& seed, const std::string& description) {
+  // The parser would take -1 for the largest number.
+  const auto refuse_negative = [](const std::string& text) {
+    if (text.starts_with("-"))
+      throw UsageError(fmt::format("--seed '{}' is not possible", text), "it takes a whole number of at least 0");
+    return std::string();
+  };
+  command.add_option("--seed", seed, description)->check(CLI::Validator(refuse_negative, ""))->capture_default_str();
+}
+
 void add_recompute_flag(CLI::App& command) {
   const auto refuse_others = [](const std::string& text) {
     if (text == "none") return;

@@ -56,7 +56,7 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
   command.add_option("--warmup", c.warmup, "steps of linear rise before the schedule")->capture_default_str();
   command.add_option("--clip-grad-norm", c.clip_grad_norm, "scale gradients down to this norm; 0: never")
       ->capture_default_str();
-  command.add_option("--seed", c.seed, "of weights, order and dropout")->capture_default_str();
+  add_seed_flag(command, c.seed, "of weights, order and dropout");
   add_recompute_flag(command);
   add_device_flags(command, flags.device);
 }
