@@ -209,6 +209,19 @@ TEST_CASE("a run stopped while it evaluates repeats the evaluation when it goes 
   check_same_run(whole, first, go_on(folder / "parts", sets));
 }
 
+TEST_CASE("an epoch is saved before it is told of: a report that cannot be written does not cost it") {
+  struct Failing final : EventSink {
+    void epoch_saved(const EpochEvent&) override { throw IoError("no room for the report"); }
+  } failing;
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(16), quadrants(8, 9)};
+  Trainer trainer(small_config(), sets.train, sets.test,
+                  {.out = folder / "run", .sinks = {&failing}, .stop_requested = {}});
+  CHECK_THROWS_AS(trainer.run(), IoError);
+  CHECK(load_run_state(state_file_of(folder / "run")).progress.epoch == 1);
+  CHECK(std::filesystem::exists(model_file_of(folder / "run")));
+}
+
 TEST_CASE("the last, shorter window of an epoch is a step of its own") {
   const TemporaryFolder folder;
   const Sets sets{quadrants(21), quadrants(8, 9)};

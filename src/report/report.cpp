@@ -164,7 +164,7 @@ ReportSink::ReportSink(std::string file, std::string metrics_file, const data::I
 
 void ReportSink::started(const train::StartEvent& event) { start_ = event; }
 
-void ReportSink::epoch_done(const train::EpochEvent& event) {
+void ReportSink::epoch_saved(const train::EpochEvent& event) {
   test_ = event.test;
   write();
 }

@@ -68,7 +68,7 @@ void ConsoleSink::stepped(const StepEvent& e) {
   redraw(room >= kNarrowestBar ? text : text.substr(0, static_cast<std::size_t>(options_.columns - 1)));
 }
 
-void ConsoleSink::epoch_done(const EpochEvent& e) {
+void ConsoleSink::epoch_saved(const EpochEvent& e) {
   line(
       fmt::format("epoch {}/{}  train loss {:.4f}, accuracy {}  test loss {:.4f}, accuracy {}  {:.1f} s, {:.0f} img/s, "
                   "peak {}",

@@ -62,8 +62,11 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void started(const StartEvent&) {}
   virtual void stepped(const StepEvent&) {}
-  /// Called before the state of this epoch is saved.
+  /// Before the state of this epoch is saved: for records that a resumed run cuts back to its state. What throws here
+  /// costs the epoch.
   virtual void epoch_done(const EpochEvent&) {}
+  /// Once it is saved: for everything else.
+  virtual void epoch_saved(const EpochEvent&) {}
   virtual void ended(const EndEvent&) {}
   /// Files that this sink writes.
   virtual std::vector<std::string> files() const { return {}; }

@@ -183,6 +183,7 @@ bool Trainer::finish_epoch() {
                .test_loss = event.test.loss};
   for (EventSink* sink : options_.sinks) sink->epoch_done(event);
   save_all();
+  for (EventSink* sink : options_.sinks) sink->epoch_saved(event);
   return true;
 }
 
