@@ -155,7 +155,7 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   PreviousRunNotice notice;
   train::Trainer::Options options{.out = out,
                                   .sinks = {&notice, &metrics, &report, console.get()},
-                                  .stop_requested = interrupted,
+                                  .stop_requested = [] { return interrupted() || !std::cout; },
                                   .continues = state && same_folder(out, flags.resume)};
   try {
     if (state) {
