@@ -7,6 +7,7 @@
 #include "cuttle/random.hpp"
 #include "cuttle/serialization.hpp"
 #include "support/quadrants.hpp"
+#include "train/run_folder.hpp"
 #include "train/run_state.hpp"
 
 namespace {

@@ -262,10 +262,14 @@ std::string Trainer::divergence_hint() const {
 }
 
 void Trainer::check_weights() const {
-  if (const auto found = first_non_finite_weight(*module_)) {
-    throw DivergedError(fmt::format("after step {} of epoch {} {}", progress_.step, progress_.epoch + 1, *found),
-                        divergence_hint());
+  const std::optional<std::string> found = first_non_finite_weight(*module_);
+  if (!found) return;
+  if (progress_.step == 0) {
+    throw DivergedError(fmt::format("of the weights to start from {}", *found),
+                        "give --weights a file that a good run has written");
   }
+  throw DivergedError(fmt::format("after step {} of epoch {} {}", progress_.step, progress_.epoch + 1, *found),
+                      divergence_hint());
 }
 
 void Trainer::save_state(const std::string& file) {
