@@ -50,6 +50,7 @@ check "more threads than an int holds" ours --threads 99999999999 "a whole numbe
 check "a negative seed" ours --seed -1 "a whole number of at least 0"
 check "a rate that is none" ours --lr fast "a number"
 check "a negative seed after =" ends 2 "cuttle: --seed '-1' is not possible" "$cuttle" train --seed=-1
+check "more threads than there can be" ends 2 "--threads 10000" "$cuttle" bench --threads 10000
 check "more than 64 bits" ours --steps 99999999999999999999 "a whole number"
 check "more than 64 bits of seed" ours --seed 99999999999999999999 "a whole number of at least 0"
 for flag in resume out data weights memory-limit epochs lr seed; do
@@ -77,7 +78,7 @@ check "a size without sense" ends 2 "64MiB" "$cuttle" train "${small[@]}" --memo
 check "mixed precision is not there" ends 2 "mixed precision" "$cuttle" train "${small[@]}" --precision fp16
 check "missing data" ends 4 "$work/nowhere" "$cuttle" train --data "$work/nowhere"
 check "missing weights" ends 4 "$work/nowhere" "$cuttle" eval --weights "$work/nowhere"
-check "missing state" ends 4 "$work/nowhere" "$cuttle" train --resume "$work/nowhere"
+check "missing state" ends 4 "there is no run in $work/nowhere" "$cuttle" train --resume "$work/nowhere"
 check "out of memory" ends 3 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit 3MiB --out "$work/oom"
 check "its message is cause and remedy" two_lines
 touch "$work/file"
@@ -147,6 +148,9 @@ interrupted() {
 }
 check "Ctrl-C saves, ends with 0, and the command it prints goes on" interrupted "$work/interrupted"
 
+cp -r "$work/interrupted" "$work/longer"
+check "more epochs change the rate, and that is said" ends 0 "schedule now spans 4 epochs, not 3: lr was" \
+  "$cuttle" train --resume "$work/longer" --epochs 4
 # The reader goes away after the first event: the run stops, saved, and that is a failure.
 reader_gone() {
   local status=0

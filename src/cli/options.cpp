@@ -104,13 +104,19 @@ UsageError unsuitable_size(const std::string& model, std::int64_t size, const Sh
   return UsageError(fmt::format("--size {} does not suit {}: {}", size, model, error.cause()), error.hint());
 }
 
+void apply_threads(int threads) {
+  try {
+    set_num_threads(threads);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("--threads {} is not possible", threads), error.hint());
+  }
+}
+
 Device apply(const DeviceFlags& flags) {
-  if (flags.threads < 0)
-    throw UsageError(fmt::format("--threads {} is not possible", flags.threads), "--threads 0 takes all cores");
   train::parse_precision(flags.precision);
   const Device device = parse_device(flags.device);
   say_if_no_gpu(flags.device);
-  set_num_threads(flags.threads);
+  apply_threads(flags.threads);
   if (!flags.memory_limit.empty())
     memory::allocator(device).set_limit(parse_bytes("--memory-limit", flags.memory_limit));
   return device;

@@ -25,6 +25,8 @@ void add_recompute_flag(CLI::App& command);
 /// Parses the device, sets threads and memory limit, and says on stderr when "auto" had to take the CPU. Throws
 /// UsageError on an impossible value.
 Device apply(const DeviceFlags& flags);
+/// Throws UsageError naming --threads.
+void apply_threads(int threads);
 /// Throws UsageError naming --device, also where there is no such device.
 Device parse_device(const std::string& text);
 /// What to throw where a model turned out not to take images of this size.

@@ -88,7 +88,8 @@ UsageError usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::string word = unknown_word(command);
   const int kind = error.get_exit_code();
   if (kind == static_cast<int>(CLI::ExitCodes::ConversionError)) {
-    if (const CLI::Option* option = named_in(error.what(), command)) return not_a_value(*option, option->results().back());
+    if (const CLI::Option* option = named_in(error.what(), command))
+      return not_a_value(*option, option->results().back());
   }
   // A command that does not exist is reported as one that is missing.
   const bool is_unknown = kind == static_cast<int>(CLI::ExitCodes::ExtrasError) ||

@@ -24,8 +24,7 @@ template <class Int> bool is_whole_number(std::string_view text) {
 
 void refuse_bad_value(const CLI::Option& option, const std::string& value) {
   if (value.empty()) {
-    throw UsageError(fmt::format("{} is given without a value", option.get_name()),
-                     "give it a value, or leave it out");
+    throw UsageError(fmt::format("{} is given without a value", option.get_name()), "give it a value, or leave it out");
   }
   const std::string type = option.get_type_name();
   const bool fits = type == "INT"    ? is_whole_number<std::int64_t>(value)

@@ -30,7 +30,7 @@ struct StepEvent {
   double lr = 0, grad_norm = 0;    ///< the norm before clipping
   double images_per_s = 0;         ///< of this epoch so far
   double seconds_left = 0;         ///< of training, estimated
-  std::uint64_t allocated_bytes = 0, peak_allocated_bytes = 0;
+  std::uint64_t allocated_bytes = 0, peak_allocated_bytes = 0, peak_reserved_bytes = 0;
 };
 
 struct EpochEvent {
