@@ -43,7 +43,7 @@ for command in "train --data synthetic --out $work/none" bench; do
 done
 check "nothing is written then" test ! -e "$work/none"
 # ours FLAG VALUE ALLOWED: the message names the flag, the value and what is allowed, in our words.
-ours() { ends 2 "cuttle: $1 '$2' is not possible" "$cuttle" train $1 "$2" && grep -qF "hint: it takes $3" "$work/stderr"; }
+ours() { ends 2 "cuttle: $1 '$2' is not possible" "$cuttle" train "${small[@]}" --out "$work/none" $1 "$2" && grep -qF "hint: it takes $3" "$work/stderr"; }
 check "a number that is none" ours --batch many "a whole number"
 check "a fraction of an epoch" ours --epochs 1.5 "a whole number"
 check "more threads than an int holds" ours --threads 99999999999 "a whole number"
