@@ -49,7 +49,19 @@ check "a fraction of an epoch" ours --epochs 1.5 "a whole number"
 check "more threads than an int holds" ours --threads 99999999999 "a whole number"
 check "a negative seed" ours --seed -1 "a whole number of at least 0"
 check "a rate that is none" ours --lr fast "a number"
-check "more than 64 bits" ends 2 "--steps" "$cuttle" train "${small[@]}" --steps 99999999999999999999 --out "$work/none"
+check "a negative seed after =" ends 2 "cuttle: --seed '-1' is not possible" "$cuttle" train --seed=-1
+check "more threads than there can be" ends 2 "--threads 10000" "$cuttle" bench --threads 10000
+check "more than 64 bits" ours --steps 99999999999999999999 "a whole number"
+check "more than 64 bits of seed" ours --seed 99999999999999999999 "a whole number of at least 0"
+for flag in resume out data weights memory-limit epochs lr seed; do
+  check "--$flag without a value" ends 2 "cuttle: --$flag is given without a value" "$cuttle" train "${small[@]}" --$flag ""
+done
+lost() { "$@" >/dev/full; }
+for command in doctor --help "train --help"; do
+  check "output of $command that is lost" ends 1 "stdout cannot be written" lost "$cuttle" $command
+done
+closed() { "$@" >&-; }
+check "a closed stdout" ends 1 "stdout cannot be written" closed "$cuttle" doctor
 for command in train bench "eval --weights none"; do
   check "${command%% *} --batch auto is not there yet" ends 2 "this version" "$cuttle" $command --batch auto
 done
@@ -66,7 +78,7 @@ check "a size without sense" ends 2 "64MiB" "$cuttle" train "${small[@]}" --memo
 check "mixed precision is not there" ends 2 "mixed precision" "$cuttle" train "${small[@]}" --precision fp16
 check "missing data" ends 4 "$work/nowhere" "$cuttle" train --data "$work/nowhere"
 check "missing weights" ends 4 "$work/nowhere" "$cuttle" eval --weights "$work/nowhere"
-check "missing state" ends 4 "$work/nowhere" "$cuttle" train --resume "$work/nowhere"
+check "missing state" ends 4 "there is no run in $work/nowhere" "$cuttle" train --resume "$work/nowhere"
 check "out of memory" ends 3 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit 3MiB --out "$work/oom"
 check "its message is cause and remedy" two_lines
 touch "$work/file"
@@ -135,6 +147,22 @@ interrupted() {
   [ -n "$again" ] && eval "$again" >/dev/null 2>&1 && diff <(losses "$work/whole/metrics.jsonl") <(losses "$out/metrics.jsonl")
 }
 check "Ctrl-C saves, ends with 0, and the command it prints goes on" interrupted "$work/interrupted"
+
+cp -r "$work/interrupted" "$work/longer"
+check "more epochs change the rate, and that is said" ends 0 "schedule now spans 4 epochs, not 3: lr was" \
+  "$cuttle" train --resume "$work/longer" --epochs 4
+# The reader goes away after the first event: the run stops, saved, and that is a failure.
+reader_gone() {
+  local status=0
+  coproc run { exec "$cuttle" train "${small[@]}" --epochs 1000 --schedule constant --out "$work/reader" --json 2>"$work/stderr"; }
+  local pid=$run_PID line
+  read -r line <&"${run[0]}"
+  read -r line <&"${run[0]}"
+  exec {run[0]}<&-
+  wait "$pid" || status=$?
+  [ "$status" = 1 ] && grep -qF "stdout cannot be written" "$work/stderr" && test -s "$work/reader/model.safetensors"
+}
+check "a reader that goes away ends the run, which is saved" reader_gone
 
 check "resume with another rate" ends 2 "--lr was 0.05 and is now 0.1" "$cuttle" train --resume "$work/whole" --lr 0.1
 check "resume with another model" ends 4 "--model was" "$cuttle" train --resume "$work/whole" --model resnet18

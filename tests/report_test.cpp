@@ -49,7 +49,7 @@ Report example_report(const data::ImageSet& set) {
   for (std::int64_t i = 1; i <= 20; ++i) {
     r.history.steps.push_back({i, 2.0 / static_cast<double>(i), 0.5, 0.01, 1000});
   }
-  r.history.epochs = {{1, 10, 0.5, 0.8, 0.4, 0.85, 1000, 1, 1 << 20}, {2, 20, 0.3, 0.9, 0.2, 0.95, 1000, 1, 1 << 20}};
+  r.history.epochs = {{1, 10, 0.5, 0.8, 0.4, 0.85, 1000, 1, 1 << 20}, {2, 20, 0.3, 0.9, 0.2, 0.95, 2000, 3, 1 << 20}};
   r.test = example_test(set);
   r.test_set = &set;
   return r;
@@ -102,6 +102,7 @@ TEST_CASE("the report needs nothing from elsewhere and shows the figures") {
   CHECK(html.find("70.00%") != std::string::npos);  // test accuracy
   CHECK(html.find("95.00%") != std::string::npos);  // best
   CHECK(html.find("421,642") != std::string::npos);
+  CHECK(html.find("1,750") != std::string::npos);  // images per second: 7000 in 4 s
   CHECK(html.find("upper left taken for upper right: 3 images, 30.00%") != std::string::npos);
   CHECK(html.find("98.7% sure") != std::string::npos);
   CHECK(html.find("3 of 10 test images") != std::string::npos);

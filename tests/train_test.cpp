@@ -209,6 +209,19 @@ TEST_CASE("a run stopped while it evaluates repeats the evaluation when it goes 
   check_same_run(whole, first, go_on(folder / "parts", sets));
 }
 
+TEST_CASE("an epoch is saved before it is told of: a report that cannot be written does not cost it") {
+  struct Failing final : EventSink {
+    void epoch_saved(const EpochEvent&) override { throw IoError("no room for the report"); }
+  } failing;
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(16), quadrants(8, 9)};
+  Trainer trainer(small_config(), sets.train, sets.test,
+                  {.out = folder / "run", .sinks = {&failing}, .stop_requested = {}});
+  CHECK_THROWS_AS(trainer.run(), IoError);
+  CHECK(load_run_state(state_file_of(folder / "run")).progress.epoch == 1);
+  CHECK(std::filesystem::exists(model_file_of(folder / "run")));
+}
+
 TEST_CASE("the last, shorter window of an epoch is a step of its own") {
   const TemporaryFolder folder;
   const Sets sets{quadrants(21), quadrants(8, 9)};
@@ -308,6 +321,39 @@ TEST_CASE("an output folder that cannot be made stops the run before its first s
                   {.out = (folder / "file") + "/run", .sinks = {&seen}, .stop_requested = {}});
   CHECK_THROWS_AS(trainer.run(), IoError);
   CHECK(seen.steps.empty());
+}
+
+TEST_CASE("two runs do not share a folder") {
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(16), quadrants(8, 9)};
+  {
+    const RunLock other(folder / "run");
+    CHECK_THROWS_WITH_AS(begin(small_config(), sets, folder / "run"), doctest::Contains("another run"), UsageError);
+  }
+  CHECK_NOTHROW(begin(small_config(), sets, folder / "run"));
+}
+
+TEST_CASE("test images unlike the training images are refused before the run") {
+  const TemporaryFolder folder;
+  const data::ImageSet train = quadrants(16);
+  data::ImageSet larger = data::synthetic(8, 1, 9, 9, 4), coloured = data::synthetic(8, 3, 8, 8, 4);
+  larger.classes = coloured.classes = train.classes;
+  data::ImageSet other_classes = quadrants(8);
+  other_classes.classes.pop_back();
+  for (const data::ImageSet& test : {larger, coloured, other_classes})
+    CHECK_THROWS_AS(begin(small_config(), {train, test}, folder / "run"), DataError);
+  CHECK(!std::filesystem::exists(folder / "run"));
+}
+
+TEST_CASE("the memory limit holds from the first allocation") {
+  const TemporaryFolder folder;
+  const Sets sets{quadrants(16), quadrants(8, 9)};
+  empty_cache();
+  TrainConfig config = small_config();
+  config.memory_limit = 1;
+  CHECK_THROWS_WITH_AS(begin(config, sets, folder / "run"), doctest::Contains(" 0 B reserved of a limit of 1 B"),
+                       OutOfMemoryError);
+  memory::allocator(kCpu).set_limit(std::nullopt);
 }
 
 TEST_CASE("a run out of memory says so and the saved state survives") {
@@ -542,7 +588,13 @@ TEST_CASE("a pipe gets plain lines, a terminal a bar that fits its width") {
   StartEvent start;
   start.config.epochs = 2;
   start.steps_per_epoch = 10;
-  const StepEvent step{.epoch = 1, .step = 10, .step_in_epoch = 10, .loss = 0.5, .images_per_s = 1234};
+  const StepEvent step{.epoch = 1,
+                       .step = 10,
+                       .step_in_epoch = 10,
+                       .loss = 0.5,
+                       .images_per_s = 1234,
+                       .peak_allocated_bytes = 1 << 20,
+                       .peak_reserved_bytes = 2 << 20};
   const auto shown = [&](int columns) {
     std::ostringstream out;
     ConsoleSink sink(out, {.columns = columns, .resume_command = "again"});
@@ -553,6 +605,7 @@ TEST_CASE("a pipe gets plain lines, a terminal a bar that fits its width") {
   CHECK(shown(0).find('\r') == std::string::npos);
   CHECK(shown(0).find('\x1b') == std::string::npos);
   CHECK(shown(0).find("epoch 1/2  step 10/10") != std::string::npos);
+  CHECK(shown(0).find("mem 1.00 MiB of 2.00 MiB reserved") != std::string::npos);
   CHECK(shown(120).find("████") != std::string::npos);
   const std::string narrow = shown(40);
   CHECK(narrow.substr(narrow.rfind("\x1b[K") + 3).size() < 40);

@@ -145,7 +145,7 @@ void add_bench(CLI::App& app) {
   add_batch_flag(*command, flags->config.batch, "images a step");
   command->add_option("--size", flags->config.size, "height and width of the images; default: the model's");
   command->add_option("--steps", flags->steps, "steps to time, after a warm-up")->capture_default_str();
-  add_seed_flag(*command, flags->config.seed, "of the weights");
+  command->add_option("--seed", flags->config.seed, "of the weights")->capture_default_str();
   add_recompute_flag(*command);
   add_device_flags(*command, flags->device);
   command->callback([flags] { run(*flags); });

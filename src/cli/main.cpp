@@ -1,10 +1,15 @@
 #include <fmt/format.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <iostream>
 #include <new>
 
 #include "cli/commands.hpp"
 #include "cli/suggest.hpp"
+#include "cli/values.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/version.hpp"
 
@@ -15,6 +20,26 @@ enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kOutOfMemory = 3, kBadInput 
 int report(const cuttle::Error& error, ExitCode code) {
   fmt::print(stderr, "cuttle: {}\n", error.what());
   return code;
+}
+
+int report_lost_output() {
+  return report(cuttle::IoError("stdout cannot be written: it is full or closed, and output is lost",
+                                "check the space left where it leads, or the program that reads it"),
+                kFailed);
+}
+
+/// A file opened in place of a closed standard stream would get what is meant for that stream.
+void occupy_standard_streams() {
+  while (true) {
+    const int descriptor = open("/dev/null", O_RDONLY);  // where writing fails, as it should
+    if (descriptor > STDERR_FILENO) close(descriptor);
+    if (descriptor < 0 || descriptor > STDERR_FILENO) return;
+  }
+}
+
+bool all_output_arrived() {
+  std::cout.flush();
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
 }
 
 int run(CLI::App& app, int argc, char** argv) {
@@ -39,6 +64,7 @@ int run(CLI::App& app, int argc, char** argv) {
                                            "take a smaller --batch or --size, or end other programs"),
                   kOutOfMemory);
   } catch (const std::exception& error) {
+    if (std::ferror(stdout) != 0) return report_lost_output();
     return report(cuttle::Error(error.what()), kFailed);
   }
 }
@@ -46,6 +72,7 @@ int run(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_streams();
   CLI::App app("Trains convolutional image classifiers", "cuttle");
   app.set_version_flag("--version", fmt::format("cuttle {}", cuttle::kVersion));
   app.require_subcommand(1);
@@ -58,5 +85,7 @@ int main(int argc, char** argv) {
   cuttle::cli::add_predict(app);
   cuttle::cli::add_bench(app);
   cuttle::cli::add_doctor(app);
-  return run(app, argc, argv);
+  cuttle::cli::refuse_bad_values(app);
+  const int code = run(app, argc, argv);
+  return code == kDone && !all_output_arrived() ? report_lost_output() : code;
 }

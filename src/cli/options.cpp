@@ -73,16 +73,6 @@ void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& d
   command.add_option("--batch", batch, description)->check(CLI::Validator(refuse_auto, ""))->capture_default_str();
 }
 
-void add_seed_flag(CLI::App& command, std::uint64_t& seed, const std::string& description) {
-  // The parser would take -1 for the largest number.
-  const auto refuse_negative = [](const std::string& text) {
-    if (text.starts_with("-"))
-      throw UsageError(fmt::format("--seed '{}' is not possible", text), "it takes a whole number of at least 0");
-    return std::string();
-  };
-  command.add_option("--seed", seed, description)->check(CLI::Validator(refuse_negative, ""))->capture_default_str();
-}
-
 void add_recompute_flag(CLI::App& command) {
   const auto refuse_others = [](const std::string& text) {
     if (text == "none") return;
@@ -114,13 +104,19 @@ UsageError unsuitable_size(const std::string& model, std::int64_t size, const Sh
   return UsageError(fmt::format("--size {} does not suit {}: {}", size, model, error.cause()), error.hint());
 }
 
+void apply_threads(int threads) {
+  try {
+    set_num_threads(threads);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("--threads {} is not possible", threads), error.hint());
+  }
+}
+
 Device apply(const DeviceFlags& flags) {
-  if (flags.threads < 0)
-    throw UsageError(fmt::format("--threads {} is not possible", flags.threads), "--threads 0 takes all cores");
   train::parse_precision(flags.precision);
   const Device device = parse_device(flags.device);
   say_if_no_gpu(flags.device);
-  set_num_threads(flags.threads);
+  apply_threads(flags.threads);
   if (!flags.memory_limit.empty())
     memory::allocator(device).set_limit(parse_bytes("--memory-limit", flags.memory_limit));
   return device;

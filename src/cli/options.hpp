@@ -20,13 +20,13 @@ struct DeviceFlags {
 void add_device_flags(CLI::App& command, DeviceFlags& flags);
 /// --batch with its default. Throws UsageError on "auto".
 void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& description);
-/// --seed with its default. Throws UsageError on a negative one.
-void add_seed_flag(CLI::App& command, std::uint64_t& seed, const std::string& description);
 /// --recompute, which takes what this version can do: none.
 void add_recompute_flag(CLI::App& command);
 /// Parses the device, sets threads and memory limit, and says on stderr when "auto" had to take the CPU. Throws
 /// UsageError on an impossible value.
 Device apply(const DeviceFlags& flags);
+/// Throws UsageError naming --threads.
+void apply_threads(int threads);
 /// Throws UsageError naming --device, also where there is no such device.
 Device parse_device(const std::string& text);
 /// What to throw where a model turned out not to take images of this size.

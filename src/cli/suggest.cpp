@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cli/values.hpp"
+
 namespace cuttle::cli {
 namespace {
 
@@ -63,18 +65,6 @@ const CLI::Option* named_in(const std::string& message, const CLI::App& command)
   return longest;
 }
 
-std::string_view allowed_for(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  if (type == "INT") return "it takes a whole number";
-  if (type == "UINT") return "it takes a whole number of at least 0";
-  return "it takes a number";
-}
-
-UsageError not_a_value(const CLI::Option& option) {
-  return UsageError(fmt::format("{} '{}' is not possible", option.get_name(), option.results().back()),
-                    fmt::format("{}", allowed_for(option)));
-}
-
 }  // namespace
 
 std::string closest(std::string_view word, const std::vector<std::string>& candidates) {
@@ -98,7 +88,8 @@ UsageError usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::string word = unknown_word(command);
   const int kind = error.get_exit_code();
   if (kind == static_cast<int>(CLI::ExitCodes::ConversionError)) {
-    if (const CLI::Option* option = named_in(error.what(), command)) return not_a_value(*option);
+    if (const CLI::Option* option = named_in(error.what(), command))
+      return not_a_value(*option, option->results().back());
   }
   // A command that does not exist is reported as one that is missing.
   const bool is_unknown = kind == static_cast<int>(CLI::ExitCodes::ExtrasError) ||

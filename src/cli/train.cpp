@@ -2,6 +2,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -56,7 +57,7 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
   command.add_option("--warmup", c.warmup, "steps of linear rise before the schedule")->capture_default_str();
   command.add_option("--clip-grad-norm", c.clip_grad_norm, "scale gradients down to this norm; 0: never")
       ->capture_default_str();
-  add_seed_flag(command, c.seed, "of weights, order and dropout");
+  command.add_option("--seed", c.seed, "of weights, order and dropout")->capture_default_str();
   add_recompute_flag(command);
   add_device_flags(command, flags.device);
 }
@@ -71,6 +72,7 @@ void complete(TrainFlags& flags) {
   c.threads = flags.device.threads;
   if (!flags.device.memory_limit.empty()) c.memory_limit = parse_bytes("--memory-limit", flags.device.memory_limit);
   train::validate(c);
+  apply_threads(c.threads);
 }
 
 /// Names, without dashes, of the flags that stand on the command line.
@@ -129,12 +131,35 @@ bool same_folder(const std::string& a, const std::string& b) {
   return std::filesystem::equivalent(a, b, error);
 }
 
+train::RunState load_state(const std::string& folder) {
+  const std::string file = train::state_file_of(folder);
+  if (!std::filesystem::exists(file)) {
+    throw CheckpointError(fmt::format("there is no run in {}: {} is not there", folder, file),
+                          "name the folder that a run was started in");
+  }
+  return train::load_run_state(file);
+}
+
+/// Another number of epochs moves the rest of the run to another curve.
+void say_if_stretched(const train::RunState& state, const train::TrainConfig& next) {
+  const train::TrainConfig& started = state.config;
+  if (next.epochs == started.epochs || next.schedule == train::ScheduleKind::constant) return;
+  const std::int64_t step = state.progress.step;
+  fmt::print(stderr,
+             "the {} schedule now spans {} epochs, not {}: lr was {:.3g} at step {}, and is {:.3g} at the next\n",
+             train::name_of(next.schedule), next.epochs.value(), started.epochs.value(),
+             train::make_schedule(started, state.train_images)(std::max<std::int64_t>(0, step - 1)), step,
+             train::make_schedule(next, state.train_images)(step));
+}
+
 void run(TrainFlags flags, const std::vector<std::string>& given) {
   complete(flags);
   std::optional<train::RunState> state;
   if (!flags.resume.empty()) {
-    state = train::load_run_state(train::state_file_of(flags.resume));
-    state->config = train::resumed_config(state->config, flags.config, given);
+    state = load_state(flags.resume);
+    const train::TrainConfig next = train::resumed_config(state->config, flags.config, given);
+    say_if_stretched(*state, next);
+    state->config = next;
   }
   train::TrainConfig& config = state ? state->config : flags.config;
   config.data = data_or_default(config.data);
@@ -155,7 +180,7 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   PreviousRunNotice notice;
   train::Trainer::Options options{.out = out,
                                   .sinks = {&notice, &metrics, &report, console.get()},
-                                  .stop_requested = interrupted,
+                                  .stop_requested = [] { return interrupted() || !std::cout; },
                                   .continues = state && same_folder(out, flags.resume)};
   try {
     if (state) {

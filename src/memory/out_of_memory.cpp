@@ -37,10 +37,8 @@ std::string hint(const Shortage& s) {
                        format_bytes(s.free_elsewhere_bytes), kAskForLess);
   }
   if (cached >= s.requested_bytes) {
-    return fmt::format(
-        "{} lie free but in pieces between blocks in use: drop tensors no longer needed and call cuttle::empty_cache() "
-        "before the shapes change, or {}",
-        format_bytes(cached), kAskForLess);
+    return fmt::format("{} lie free but in pieces between blocks in use: {}{}", format_bytes(cached),
+                       s.limit ? "raise --memory-limit, or " : "", kAskForLess);
   }
   if (s.limit && (!s.usage || s.usage->free_bytes >= s.requested_bytes)) {
     return fmt::format("the limit is in the way, not the device: raise --memory-limit, or {}", kAskForLess);

@@ -28,18 +28,18 @@ std::string tiles(const Report& r) {
     html += tile(fmt::format("{:.2f}%", 100 * r.test->accuracy()), "test accuracy");
     html += tile(fmt::format("{:.4f}", r.test->loss), "test loss");
   }
-  double best = 0, seconds = 0, speed = 0;
+  double best = 0, seconds = 0, images = 0;
   std::uint64_t peak = 0;
   for (const History::Epoch& e : r.history.epochs) {
     best = std::max(best, e.test_accuracy);
     seconds += e.seconds;
-    speed = std::max(speed, e.images_per_s);
+    images += e.images_per_s * e.seconds;
     peak = std::max(peak, e.peak_allocated_bytes);
   }
   if (!r.history.epochs.empty()) {
     html += tile(fmt::format("{:.2f}%", 100 * best), "best test accuracy");
     html += tile(human_duration(seconds), "training time");
-    html += tile(as_count(speed), "images per second");
+    if (seconds > 0) html += tile(as_count(images / seconds), "images per second");
     html += tile(format_bytes(peak), "peak memory");
   }
   return html + "</div>\n";
@@ -164,7 +164,7 @@ ReportSink::ReportSink(std::string file, std::string metrics_file, const data::I
 
 void ReportSink::started(const train::StartEvent& event) { start_ = event; }
 
-void ReportSink::epoch_done(const train::EpochEvent& event) {
+void ReportSink::epoch_saved(const train::EpochEvent& event) {
   test_ = event.test;
   write();
 }

@@ -25,7 +25,7 @@ class ReportSink final : public train::EventSink {
   /// The curves come from the metrics file, which must be written before this sink is told. `test_set` must outlive it.
   ReportSink(std::string file, std::string metrics_file, const data::ImageSet& test_set);
   void started(const train::StartEvent& event) override;
-  void epoch_done(const train::EpochEvent& event) override;
+  void epoch_saved(const train::EpochEvent& event) override;
   void ended(const train::EndEvent& event) override;
   std::vector<std::string> files() const override { return {file_}; }
 

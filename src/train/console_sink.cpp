@@ -53,8 +53,9 @@ void ConsoleSink::stepped(const StepEvent& e) {
   if (!due && !(is_terminal() && e.step_in_epoch == steps_per_epoch_)) return;
   shown_ = now;
   const std::string figures =
-      fmt::format("{}/{}  {:.0f} img/s  loss {:.4f}  mem {}  ETA {}", e.step_in_epoch, steps_per_epoch_, e.images_per_s,
-                  e.loss, format_bytes(e.peak_allocated_bytes), human_duration(e.seconds_left));
+      fmt::format("{}/{}  {:.0f} img/s  loss {:.4f}  mem {} of {} reserved  ETA {}", e.step_in_epoch, steps_per_epoch_,
+                  e.images_per_s, e.loss, format_bytes(e.peak_allocated_bytes), format_bytes(e.peak_reserved_bytes),
+                  human_duration(e.seconds_left));
   const std::string head = fmt::format("epoch {}/{}", e.epoch, epochs_);
   if (!is_terminal()) {
     line(fmt::format("{}  step {}", head, figures));
@@ -68,7 +69,7 @@ void ConsoleSink::stepped(const StepEvent& e) {
   redraw(room >= kNarrowestBar ? text : text.substr(0, static_cast<std::size_t>(options_.columns - 1)));
 }
 
-void ConsoleSink::epoch_done(const EpochEvent& e) {
+void ConsoleSink::epoch_saved(const EpochEvent& e) {
   line(
       fmt::format("epoch {}/{}  train loss {:.4f}, accuracy {}  test loss {:.4f}, accuracy {}  {:.1f} s, {:.0f} img/s, "
                   "peak {}",

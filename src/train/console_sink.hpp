@@ -17,7 +17,7 @@ class ConsoleSink final : public EventSink {
   ConsoleSink(std::ostream& out, Options options) : out_(out), options_(std::move(options)) {}
   void started(const StartEvent& event) override;
   void stepped(const StepEvent& event) override;
-  void epoch_done(const EpochEvent& event) override;
+  void epoch_saved(const EpochEvent& event) override;
   void ended(const EndEvent& event) override;
 
  private:

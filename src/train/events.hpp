@@ -30,7 +30,7 @@ struct StepEvent {
   double lr = 0, grad_norm = 0;    ///< the norm before clipping
   double images_per_s = 0;         ///< of this epoch so far
   double seconds_left = 0;         ///< of training, estimated
-  std::uint64_t allocated_bytes = 0, peak_allocated_bytes = 0;
+  std::uint64_t allocated_bytes = 0, peak_allocated_bytes = 0, peak_reserved_bytes = 0;
 };
 
 struct EpochEvent {
@@ -62,8 +62,11 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void started(const StartEvent&) {}
   virtual void stepped(const StepEvent&) {}
-  /// Called before the state of this epoch is saved.
+  /// Before the state of this epoch is saved: for records that a resumed run cuts back to its state. What throws here
+  /// costs the epoch.
   virtual void epoch_done(const EpochEvent&) {}
+  /// Once it is saved: for everything else.
+  virtual void epoch_saved(const EpochEvent&) {}
   virtual void ended(const EndEvent&) {}
   /// Files that this sink writes.
   virtual std::vector<std::string> files() const { return {}; }

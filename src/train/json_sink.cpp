@@ -109,7 +109,7 @@ Json to_json(const EndEvent& e) {
 
 void JsonSink::started(const StartEvent& event) { out_ << to_json(event).dump() << std::endl; }
 void JsonSink::stepped(const StepEvent& event) { out_ << to_json(event).dump() << std::endl; }
-void JsonSink::epoch_done(const EpochEvent& event) { out_ << to_json(event).dump() << std::endl; }
+void JsonSink::epoch_saved(const EpochEvent& event) { out_ << to_json(event).dump() << std::endl; }
 void JsonSink::ended(const EndEvent& event) { out_ << to_json(event).dump() << std::endl; }
 
 void MetricsFile::started(const StartEvent& event) {

@@ -23,7 +23,7 @@ class JsonSink final : public EventSink {
   explicit JsonSink(std::ostream& out) : out_(out) {}
   void started(const StartEvent& event) override;
   void stepped(const StepEvent& event) override;
-  void epoch_done(const EpochEvent& event) override;
+  void epoch_saved(const EpochEvent& event) override;
   void ended(const EndEvent& event) override;
 
  private:

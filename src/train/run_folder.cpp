@@ -1,8 +1,13 @@
 #include "train/run_folder.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
+#include <system_error>
 
 #include "cuttle/error.hpp"
 
@@ -34,7 +39,37 @@ void put_aside(const fs::path& folder, const fs::path& previous) {
   fs::rename(moving, previous);
 }
 
+IoError not_writable(const std::string& folder, const std::error_code& reason) {
+  return IoError(fmt::format("the folder {} cannot be prepared: {}", folder, reason.message()),
+                 "give --out a folder that you may write to");
+}
+
+std::error_code last_error() { return {errno, std::generic_category()}; }
+
+/// The lock goes with the process, however that ends; the file stays.
+int open_lock(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw not_writable(folder, error);
+  const int descriptor = open((fs::path(folder) / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) throw not_writable(folder, last_error());
+  return descriptor;
+}
+
 }  // namespace
+
+RunLock::RunLock(const std::string& folder) : descriptor_(open_lock(folder)) {
+  if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+  const std::error_code error = last_error();
+  close(descriptor_);
+  if (error == std::errc::operation_would_block) {
+    throw UsageError(fmt::format("another run is using the folder {}", folder),
+                     "wait until it ends, or give --out another folder");
+  }
+  throw not_writable(folder, error);
+}
+
+RunLock::~RunLock() { close(descriptor_); }
 
 std::string model_file_of(const std::string& folder) { return (fs::path(folder) / "model.safetensors").string(); }
 std::string state_file_of(const std::string& folder) { return (fs::path(folder) / "state" / kState).string(); }
@@ -51,8 +86,7 @@ std::string begin_run_folder(const std::string& folder, const std::function<void
     fs::rename(starting, run / "state");
     return had_run ? previous.string() : std::string();
   } catch (const fs::filesystem_error& error) {
-    throw IoError(fmt::format("the folder {} cannot be prepared: {}", folder, error.code().message()),
-                  "give --out a folder that you may write to");
+    throw not_writable(folder, error.code());
   } catch (const Error&) {
     std::error_code ignored;
     fs::remove_all(starting, ignored);

@@ -10,6 +10,19 @@ std::string state_file_of(const std::string& folder);    ///< DIR/state/checkpoi
 std::string metrics_file_of(const std::string& folder);  ///< DIR/metrics.jsonl
 std::string report_file_of(const std::string& folder);   ///< DIR/report.html
 
+/// Keeps other processes out of a run's folder while it lives; makes the folder. Throws UsageError where another run
+/// holds it, IoError where it cannot be made.
+class RunLock {
+ public:
+  explicit RunLock(const std::string& folder);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
 /// Makes the folder and puts the state that `save` writes into it. A run that lies there goes to DIR/previous, in place
 /// of what that held, once the new state is written: a disk that is full costs nothing, and a kill at any moment leaves
 /// the former run whole or the new state beside DIR/previous. Returns DIR/previous if a run went there, else nothing.

@@ -38,6 +38,25 @@ void check_same_data(const RunState& state, const data::ImageSet& set) {
   }
 }
 
+void check_test_set(const ModelSpec& spec, const data::ImageSet& set) {
+  if (set.channels == spec.channels && set.height == spec.size && set.width == spec.size && set.classes == spec.classes)
+    return;
+  throw DataError(
+      fmt::format("the training images are {}x{}x{} in {} classes, but the test images {}x{}x{} in {}{}", spec.channels,
+                  spec.size, spec.size, spec.classes.size(), set.channels, set.height, set.width, set.classes.size(),
+                  set.classes.size() == spec.classes.size() && set.classes != spec.classes ? " of other names" : ""),
+      "test with images of the same kind; --size brings all to one size");
+}
+
+/// What is allocated for the run counts against its limit from the first byte.
+Device limited_device(const TrainConfig& config) {
+  const Device device = Device::parse(config.device);
+  memory::allocator(device).set_limit(config.memory_limit);
+  return device;
+}
+
+std::string_view name_of_non_finite(double value) { return std::isnan(value) ? "NaN" : "infinite"; }
+
 TrainConfig resolved(TrainConfig config, std::int64_t train_images) {
   validate(config);
   resolve_for(config, train_images);
@@ -53,13 +72,13 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
       train_set_(train_set),
       test_set_(test_set),
       options_(std::move(options)),
-      device_(Device::parse(config_.device)),
+      device_(limited_device(config_)),
       steps_per_epoch_(steps_per_epoch(config_, train_set.size())),
       schedule_(make_schedule(config_, train_set.size())),
       loader_(train_set, {.batch = config_.batch, .shuffle = true, .seed = config_.seed, .device = device_}) {
+  check_test_set(spec_, test_set_);
   config_.size = spec_.size;
   set_num_threads(config_.threads);
-  memory::allocator(device_).set_limit(config_.memory_limit);
   manual_seed(config_.seed);
   module_ = make_module(spec_);
   module_->to(device_);
@@ -89,6 +108,7 @@ Trainer::Trainer(const RunState& state, const data::ImageSet& train_set, const d
 }
 
 EndEvent Trainer::run() {
+  const RunLock lock(options_.out);
   // A folder that cannot be written is found out now, and there is a state to go back to.
   StartEvent start = start_event();
   if (options_.continues) {
@@ -183,6 +203,7 @@ bool Trainer::finish_epoch() {
                .test_loss = event.test.loss};
   for (EventSink* sink : options_.sinks) sink->epoch_done(event);
   save_all();
+  for (EventSink* sink : options_.sinks) sink->epoch_saved(event);
   return true;
 }
 
@@ -191,7 +212,7 @@ bool Trainer::test(const std::function<bool()>& stop) {
   if (!result) return false;
   if (!std::isfinite(result->loss)) {
     throw DivergedError(fmt::format("after step {} of epoch {} the loss on the test images is {}: {}", progress_.step,
-                                    progress_.epoch + 1, result->loss,
+                                    progress_.epoch + 1, name_of_non_finite(result->loss),
                                     first_non_finite_weight(*module_).value_or("an output of the model overflows")),
                         divergence_hint());
   }
@@ -240,14 +261,15 @@ StepEvent Trainer::step_event(const StepResult& result, const Window& window, do
           .images_per_s = images_per_s,
           .seconds_left = images_per_s > 0 ? images_left / images_per_s : 0,
           .allocated_bytes = stats.allocated_bytes,
-          .peak_allocated_bytes = stats.peak_allocated_bytes};
+          .peak_allocated_bytes = stats.peak_allocated_bytes,
+          .peak_reserved_bytes = stats.peak_reserved_bytes};
 }
 
 void Trainer::report_divergence(const StepResult& result, const Window& window) {
   default_generator().set_state(before_step_);
-  const std::string what = std::isfinite(result.loss)
-                               ? fmt::format("the norm of the gradients is {}", result.grad_norm.value())
-                               : fmt::format("the loss is {}", result.loss);
+  const std::string what = std::isfinite(result.loss) ? fmt::format("the norm of the gradients is {}",
+                                                                    name_of_non_finite(result.grad_norm.value()))
+                                                      : fmt::format("the loss is {}", name_of_non_finite(result.loss));
   const std::string where = first_non_finite(*module_, window);
   throw DivergedError(
       fmt::format("{} at step {} of epoch {}: {}", what, progress_.step + 1, progress_.epoch + 1, where),

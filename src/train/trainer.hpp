@@ -30,7 +30,7 @@ class Trainer {
   };
 
   /// A run from the beginning. Seeds the default generators, sets the number of threads and the memory limit. Throws
-  /// UsageError if the settings do not fit the data.
+  /// UsageError if the settings do not fit the data, DataError if the test images are not like the training images.
   Trainer(TrainConfig config, const data::ImageSet& train_set, const data::ImageSet& test_set, Options options);
   /// A run that goes on from `state`, with state.config (of which the caller may have changed what may change). Throws
   /// CheckpointError if the data is not what it was.
