@@ -275,7 +275,7 @@ TEST_CASE("a run is not started from weights that are not finite") {
   TrainConfig config = small_config();
   config.weights = folder / "bad.safetensors";
   save_model(config.weights, *module, spec_for("lenet", sets.train));
-  CHECK_THROWS_WITH_AS(begin(config, sets, folder / "run"), doctest::Contains("'fc2.bias' holds 4"), DivergedError);
+  CHECK_THROWS_WITH_AS(begin(config, sets, folder / "run"), doctest::Contains("'fc2.bias' holds 4"), CheckpointError);
 }
 
 TEST_CASE("the first place of a NaN is named: parameter, image or layer") {
