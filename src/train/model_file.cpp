@@ -8,6 +8,7 @@
 
 #include "cuttle/error.hpp"
 #include "cuttle/models.hpp"
+#include "cuttle/random.hpp"
 #include "cuttle/serialization.hpp"
 #include "cuttle/version.hpp"
 #include "io/json.hpp"
@@ -65,6 +66,16 @@ void check_values(const ModelSpec& spec) {
                         std::filesystem::exists(model)
                             ? fmt::format("pass {}", model)
                             : "pass the model.safetensors of the run's folder, which is written after each epoch");
+}
+
+/// Images are brought to the size that a file claims before its model is made. Where that is more than the architecture
+/// usually takes, the weights have to bear it out first, or a false claim would exhaust the memory.
+void check_claimed_size(const ModelFile& file) {
+  if (file.spec->size <= models::find(file.spec->architecture).size) return;
+  const PhiloxKey before = init_generator().state();
+  const std::unique_ptr<nn::Module> trial = make_module(*file.spec);
+  init_generator().set_state(before);
+  apply_weights(file, *trial);
 }
 
 }  // namespace
@@ -147,6 +158,7 @@ ModelFile load_model(const std::string& file) {
       throw CheckpointError(fmt::format("{}: {}", result.file, error.cause()),
                             error.hint().empty() ? kCopyAgain : error.hint());
     }
+    check_claimed_size(result);
   }
   return result;
 }
