@@ -2,8 +2,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "cuttle/error.hpp"
+#include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
 #include "cuttle/serialization.hpp"
 #include "support/quadrants.hpp"
@@ -108,6 +111,78 @@ TEST_CASE("a state whose progress contradicts itself is refused") {
   CHECK(refused([](RunState& s) { s.progress.step_in_epoch = 9; }));
   CHECK(refused([](RunState& s) { s.progress.epoch = -1; }));
   CHECK(refused([](RunState& s) { s.train_images = 0; }));
+  CHECK(refused([](RunState& s) { s.train_images = std::numeric_limits<std::int64_t>::max(); }));
+  CHECK(refused([](RunState& s) { s.progress.step = std::numeric_limits<std::int64_t>::min(); }));
+  CHECK(refused([](RunState& s) { s.progress.images = 25; }));
+  CHECK(refused([](RunState& s) { s.progress.correct = 25; }));
+  CHECK(refused([](RunState& s) { s.progress.test_accuracy = 1.5; }));
+}
+
+TEST_CASE("a state whose settings and model do not belong together is refused") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "state.safetensors";
+  const auto cause_after = [&](auto change) {
+    RunState state = example_state();
+    change(state);
+    save_run_state(file, state);
+    return cause_of(file);
+  };
+  CHECK(cause_after([](RunState& s) { s.config.model = "resnet18"; }).find("resnet18") != std::string::npos);
+  CHECK(cause_after([](RunState& s) { s.config.size = 9; }).find("size 9") != std::string::npos);
+  CHECK(cause_after([](RunState& s) { s.config.threads = 100000; }).find("--threads") != std::string::npos);
+  CHECK(cause_after([](RunState& s) { s.config.batch = 65; }).find("--batch") != std::string::npos);
+  CHECK(cause_after([](RunState& s) {
+          s.model[0].tensor.fill_(std::numeric_limits<double>::quiet_NaN());
+        }).find("'a.weight' holds 4") != std::string::npos);
+}
+
+TEST_CASE("values of a state that are of the wrong kind are refused in plain words") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "state.safetensors";
+  save_run_state(file, example_state());
+  const SafetensorsFile good = load_safetensors(file);
+  const auto cause_with = [&](const std::string& part, const std::string& from, const std::string& to) {
+    std::map<std::string, std::string> metadata = good.metadata;
+    std::string& text = metadata.at(part);
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    save_safetensors(file, good.tensors, metadata);
+    const std::string cause = cause_of(file);
+    CAPTURE(cause);
+    CHECK(cause.find(file) != std::string::npos);
+    CHECK(cause.find("json") == std::string::npos);
+    return cause;
+  };
+  CHECK(cause_with("generators", R"("offset":123)", R"("offset":-1)").find("offset is -1") != std::string::npos);
+  CHECK(cause_with("progress", R"("epoch":1)", R"("epoch":1.5)").find("epoch is 1.5") != std::string::npos);
+  CHECK(cause_with("config", R"("batch":8)", R"("batch":-8)").find("--batch -8") != std::string::npos);
+  CHECK(cause_with("config", R"("threads":0)", R"("threads":4294967296)").find("threads is 4294967296") !=
+        std::string::npos);
+  CHECK(cause_with("progress", R"("test_loss":1e-300)", R"("test_loss":null)").find("null") != std::string::npos);
+  CHECK(cause_with("progress", R"("step":11)", R"("stop":11)").find("'step' not found") != std::string::npos);
+  CHECK(cause_with("model", R"({)", R"()").find("not JSON") != std::string::npos);
+}
+
+TEST_CASE("a run whose data lies in a folder that is not named in UTF-8 can be saved") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "state.safetensors";
+  RunState state = example_state();
+  state.config.data = "pictures\xff";
+  CHECK_NOTHROW(save_run_state(file, state));
+  CHECK(load_run_state(file).config.data == "pictures\xef\xbf\xbd");
+}
+
+TEST_CASE("the state of a run is not taken for a model, and the model beside it is named") {
+  const TemporaryFolder folder;
+  const std::string file = state_file_of(folder / "");
+  std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+  save_run_state(file, example_state());
+  CHECK_THROWS_WITH_AS(load_model(file), doctest::Contains("is the state of a run"), CheckpointError);
+  const ModelSpec spec = spec_for("lenet", quadrants(1));
+  save_model(model_file_of(folder / ""), *make_module(spec), spec);
+  CHECK_THROWS_WITH_AS(load_model(file), doctest::Contains(("pass " + model_file_of(folder / "")).c_str()),
+                       CheckpointError);
 }
 
 TEST_CASE("a model file says how to use it and gives its weights back") {
@@ -156,9 +231,65 @@ TEST_CASE("a description of a model that makes no sense is refused") {
        {"not JSON", "[]", R"({"architecture":"lenet"})",
         R"({"architecture":"lenet","channels":1,"size":-3,"classes":["a"],"mean":[0],"stddev":[1]})",
         R"({"architecture":"lenet","channels":2,"size":8,"classes":["a"],"mean":[0],"stddev":[1]})",
-        R"({"architecture":"lenet","channels":1,"size":8,"classes":[],"mean":[0],"stddev":[1]})"}) {
+        R"({"architecture":"lenet","channels":1,"size":8,"classes":[],"mean":[0],"stddev":[1]})",
+        R"({"architecture":"alexnet","channels":1,"size":8,"classes":["a"],"mean":[0],"stddev":[1]})",
+        R"({"architecture":"lenet","channels":1,"size":8.5,"classes":["a"],"mean":[0],"stddev":[1]})",
+        R"({"architecture":"lenet","channels":1,"size":8,"classes":["a"],"mean":[NaN],"stddev":[1]})",
+        R"({"architecture":"lenet","channels":1,"size":8,"classes":["a"],"mean":[1e300],"stddev":[1]})",
+        R"({"architecture":"lenet","channels":1,"size":8,"classes":["a"],"mean":[0],"stddev":[0]})",
+        R"({"architecture":"lenet","channels":1,"size":8,"classes":["a"],"mean":[0],"stddev":[-1]})"}) {
     CAPTURE(description);
     save_safetensors(file, {{"w", Tensor::ones({1})}}, {{"cuttle.model", description}});
-    CHECK_THROWS_AS(load_model(file), CheckpointError);
+    try {
+      load_model(file);
+      FAIL_CHECK("it was loaded");
+    } catch (const CheckpointError& error) {
+      CAPTURE(error.cause());
+      CHECK(error.cause().find(file) != std::string::npos);
+      CHECK(error.cause().find("json") == std::string::npos);
+    }
   }
+}
+
+TEST_CASE("a file that describes a model which cannot be made is at fault, not the flags") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "model.safetensors";
+  for (const std::int64_t size : {std::int64_t{1}, kMostSize}) {
+    CAPTURE(size);
+    ModelSpec spec = spec_for("lenet", quadrants(1));
+    spec.size = size;
+    save_safetensors(file, {{"w", Tensor::ones({1})}}, {{"cuttle.model", to_json(spec).dump()}});
+    memory::allocator(kCpu).set_limit(std::uint64_t{1} << 30);
+    CHECK_THROWS_WITH_AS(make_module(load_model(file).spec.value()), doctest::Contains(file.c_str()), CheckpointError);
+    memory::allocator(kCpu).set_limit(std::nullopt);
+  }
+}
+
+TEST_CASE("weights that are whole numbers, NaN or too large are refused by name and change nothing") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "model.safetensors";
+  const ModelSpec spec = spec_for("lenet", quadrants(1));
+  const auto module = make_module(spec);
+  const std::vector<float> before = module->parameters().front().to_vector<float>();
+  const auto cause_with = [&](const Tensor& weight) {
+    std::vector<nn::NamedTensor> state = module->state();
+    REQUIRE(state[0].name == "conv1.weight");
+    state[0].tensor = weight;
+    save_safetensors(file, state);
+    std::string cause;
+    try {
+      apply_weights(load_model(file), *module);
+    } catch (const CheckpointError& error) {
+      cause = error.cause();
+    }
+    CHECK(module->parameters().front().to_vector<float>() == before);
+    CHECK(cause.find(file) != std::string::npos);
+    return cause;
+  };
+  const Shape shape = module->parameters().front().shape();
+  CHECK(cause_with(Tensor::ones(shape, {.dtype = DType::i32})).find("conv1.weight is of i32") != std::string::npos);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(cause_with(Tensor::full(shape, nan)).find("'conv1.weight' holds") != std::string::npos);
+  CHECK(cause_with(Tensor::full(shape, 1e300, {.dtype = DType::f64})).find("'conv1.weight' holds") !=
+        std::string::npos);
 }

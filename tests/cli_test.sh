@@ -79,6 +79,7 @@ check "mixed precision is not there" ends 2 "mixed precision" "$cuttle" train "$
 check "missing data" ends 4 "$work/nowhere" "$cuttle" train --data "$work/nowhere"
 check "missing weights" ends 4 "$work/nowhere" "$cuttle" eval --weights "$work/nowhere"
 check "missing state" ends 4 "there is no run in $work/nowhere" "$cuttle" train --resume "$work/nowhere"
+check "the limit holds from the first allocation" ends 3 " 0 B reserved of a limit of 1 B" "$cuttle" train "${small[@]}" --memory-limit 1 --out "$work/oom"
 check "out of memory" ends 3 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit 3MiB --out "$work/oom"
 check "its message is cause and remedy" two_lines
 touch "$work/file"

@@ -173,6 +173,8 @@ TEST_CASE("classes.txt names the classes and bounds the labels") {
 
   std::ofstream(folder.file("classes.txt")) << "\n\n";
   cause([&] { read(); }, folder.file("classes.txt"));
+  std::ofstream(folder.file("classes.txt")) << "caf\xc3\xa9\n\ncaf\xe9\n";
+  CHECK(contains(cause([&] { read(); }, folder.file("classes.txt")), "line 3"));
 }
 
 TEST_CASE("missing and empty files are named") {

@@ -207,6 +207,7 @@ TEST_CASE("PGM: comments, every maxval, 16 bits, and what is not read") {
   contains(cause(text_bytes("P5 1 1 0\n7")), "maxval of 0");
   contains(cause(text_bytes("P5 1 1 65536\n77")), "maxval of 65536");
   contains(cause(text_bytes("P5 x 1 255\n7")), "broken PGM");
+  contains(cause(text_bytes("P5 1 1 15\n\x10")), "sample of 16");
   contains(cause(text_bytes("P5 99999999999999999999999 1 255\n7")), "broken PGM");
   contains(cause(text_bytes("P5 -3 1 255\n7")), "broken PGM");
 }

@@ -23,3 +23,16 @@ TEST_CASE("figures are written as people write them") {
   CHECK(human_duration(59.6) == "1:00");
   CHECK(human_duration(3723) == "1:02:03");
 }
+
+TEST_CASE("well-formed UTF-8 is told from other bytes") {
+  for (const char* text : {"", "seven", "caf\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
+    CAPTURE(text);
+    CHECK(is_utf8(text));
+  }
+  // A lone byte, cut off, a start without its end, longer than needed, a surrogate, beyond the last character.
+  for (const char* text : {"\xff", "\x80", "\xc3", "\xc3x", "\xc0\x80", "\xe0\x80\xaf", "\xed\xa0\x80",
+                           "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80"}) {
+    CAPTURE(text);
+    CHECK(!is_utf8(text));
+  }
+}

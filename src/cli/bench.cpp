@@ -14,6 +14,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
+#include "io/json.hpp"
 #include "train/config.hpp"
 #include "train/step.hpp"
 
@@ -107,7 +108,7 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
                                          {"peak_reserved_bytes", stats.peak_reserved_bytes},
                                          {"peak_rss_bytes", peak_rss_bytes()},
                                          {"first_step_s", timing.first_s}};
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", to_text(json));
     return;
   }
   fmt::print("{}, batch {} of {}, {}x{}x{}, {} {} on {} with {} threads\n", c.model, c.batch, set.name, set.channels,

@@ -14,6 +14,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/models.hpp"
 #include "cuttle/version.hpp"
+#include "io/json.hpp"
 
 namespace cuttle::cli {
 namespace {
@@ -98,7 +99,7 @@ std::string as_text(const Json& facts) {
   const char* separator = "";
   for (const auto& [key, value] : facts.items()) {
     if (key == "topic") continue;
-    std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
+    std::string shown = value.is_string() ? value.get<std::string>() : to_text(value);
     if (key.ends_with("_bytes")) shown = format_bytes(value.get<std::uint64_t>());
     std::string label = key.ends_with("_bytes") ? key.substr(0, key.size() - 6) : key;
     text += fmt::format("{}{} {}", separator, label, shown);
@@ -120,7 +121,7 @@ void add_doctor(CLI::App& app) {
     for (auto&& list : {cuda_facts(), library_facts()}) facts.insert(facts.end(), list.begin(), list.end());
     facts.push_back(model_facts());
     facts.push_back(data_facts(*data));
-    for (const Json& fact : facts) fmt::print("{}\n", *json ? fact.dump() : as_text(fact));
+    for (const Json& fact : facts) fmt::print("{}\n", *json ? to_text(fact) : as_text(fact));
   });
 }
 

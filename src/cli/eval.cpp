@@ -9,6 +9,7 @@
 #include "cli/options.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
+#include "io/json.hpp"
 #include "train/evaluate.hpp"
 
 namespace cuttle::cli {
@@ -104,7 +105,7 @@ void run(const EvalFlags& flags) {
   const train::Evaluation e = train::evaluate(*trained.module, set, flags.batch, device).value();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (flags.device.json) {
-    fmt::print("{}\n", to_json(e, trained.spec, seconds, memory::allocator(device).stats()).dump());
+    fmt::print("{}\n", to_text(to_json(e, trained.spec, seconds, memory::allocator(device).stats())));
     return;
   }
   fmt::print("{} on {}: accuracy {:.2f}% ({} of {}), loss {:.4f}, {:.1f} s\n", file.file, set.name, 100 * e.accuracy(),

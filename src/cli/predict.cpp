@@ -15,6 +15,7 @@
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/ops.hpp"
+#include "io/json.hpp"
 
 namespace cuttle::cli {
 namespace {
@@ -101,7 +102,7 @@ void print(const Subject& subject, const std::vector<Candidate>& top, bool json,
     Json line = {{"file", subject.file}, {"top", Json::array()}};
     if (subject.label) line["label"] = *subject.label;
     for (const Candidate& c : top) line["top"].push_back({{"class", c.name}, {"probability", c.probability}});
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", to_text(line));
     return;
   }
   if (show) fmt::print("{}", draw(subject.picture, isatty(STDOUT_FILENO) != 0));

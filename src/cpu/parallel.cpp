@@ -16,12 +16,11 @@
 
 #include "cuttle/device.hpp"
 #include "cuttle/error.hpp"
+#include "cuttle/threads.hpp"
 
 namespace cuttle {
 
 namespace {
-
-constexpr int kMostThreads = 1024;
 
 std::atomic<int> requested_threads = 0;
 

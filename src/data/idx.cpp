@@ -8,6 +8,7 @@
 #include <fstream>
 #include <optional>
 
+#include "core/text.hpp"
 #include "cuttle/data.hpp"
 #include "cuttle/error.hpp"
 #include "data/byte_source.hpp"
@@ -149,7 +150,12 @@ std::vector<std::string> class_names(const fs::path& folder) {
     return names;
   }
   std::ifstream in(file);
+  int number = 0;
   for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (!is_utf8(line)) {
+      throw DataError(fmt::format("'{}' is not UTF-8 in line {}", file.string(), number), "save it as UTF-8");
+    }
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (!line.empty()) names.push_back(line);
   }

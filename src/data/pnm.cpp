@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cctype>
 
 #include "cuttle/error.hpp"
@@ -11,6 +10,8 @@ namespace cuttle::data {
 namespace {
 
 using Bytes = std::span<const std::uint8_t>;
+
+constexpr const char* kReplace = "replace or remove the file";
 
 /// Reads the numbers of the header, which white space and comments ("# ..." to the end of the line) set apart.
 class HeaderReader {
@@ -24,7 +25,8 @@ class HeaderReader {
       value = (value < 0 ? 0 : value) * 10 + (bytes_[at_++] - '0');
       if (value > kLargest) break;
     }
-    if (value < 0 || value > kLargest) throw DataError(fmt::format("'{}' has a broken PGM or PPM header", file_));
+    if (value < 0 || value > kLargest)
+      throw DataError(fmt::format("'{}' has a broken PGM or PPM header", file_), kReplace);
     return value;
   }
   std::size_t position() const { return at_; }
@@ -63,20 +65,24 @@ Picture decode_pnm(const std::string& file, Bytes bytes) {
   picture.height = header.number();
   const std::int64_t maxval = header.number();
   check_picture_size(file, picture.height, picture.width);
-  if (maxval < 1 || maxval > 65535) throw DataError(fmt::format("'{}' has a maxval of {}, not 1..65535", file, maxval));
+  if (maxval < 1 || maxval > 65535)
+    throw DataError(fmt::format("'{}' has a maxval of {}, not 1..65535", file, maxval), kReplace);
 
   const std::size_t sample_bytes = maxval > 255 ? 2 : 1;
   const auto samples = static_cast<std::size_t>(picture.height * picture.width * picture.channels);
   const std::size_t wanted = header.position() + 1 + samples * sample_bytes;
   if (bytes.size() < wanted) {
     throw DataError(fmt::format("'{}' is truncated: {} bytes are there, {} are wanted", file, bytes.size(), wanted),
-                    "replace or remove the file");
+                    kReplace);
   }
   const std::uint8_t* in = bytes.data() + header.position() + 1;
   picture.pixels.resize(samples);
   for (std::uint8_t& pixel : picture.pixels) {
     const std::int64_t value = sample_bytes == 2 ? in[0] << 8 | in[1] : in[0];
-    pixel = static_cast<std::uint8_t>((std::min(value, maxval) * 255 + maxval / 2) / maxval);
+    if (value > maxval) {
+      throw DataError(fmt::format("'{}' has a sample of {}, above its maxval of {}", file, value, maxval), kReplace);
+    }
+    pixel = static_cast<std::uint8_t>((value * 255 + maxval / 2) / maxval);
     in += sample_bytes;
   }
   return picture;

@@ -46,9 +46,12 @@ std::ifstream open_checkpoint(const std::string& file, std::uint64_t& bytes) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) throw CheckpointError(fmt::format("'{}' is not there", file), "check the path");
-  if (!std::filesystem::is_regular_file(status)) throw CheckpointError(fmt::format("'{}' is not a file", file));
+  if (!std::filesystem::is_regular_file(status))
+    throw CheckpointError(fmt::format("'{}' is not a file", file), "check the path");
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw CheckpointError(fmt::format("'{}' cannot be opened: {}", file, std::strerror(errno)));
+  if (!in)
+    throw CheckpointError(fmt::format("'{}' cannot be opened: {}", file, std::strerror(errno)),
+                          "check the file's permissions");
   bytes = std::filesystem::file_size(file, error);
   return in;
 }
@@ -73,7 +76,8 @@ std::uint64_t read_header_length(std::ifstream& in, const std::string& file, std
                           "it is truncated or no safetensors file");
   }
   if (length > kMaxHeaderBytes) {
-    throw CheckpointError(fmt::format("'{}' has a header of {} bytes, more than {}", file, length, kMaxHeaderBytes));
+    throw CheckpointError(fmt::format("'{}' has a header of {} bytes, more than {}", file, length, kMaxHeaderBytes),
+                          kCopyAgain);
   }
   return length;
 }

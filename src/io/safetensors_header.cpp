@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cuttle/error.hpp"
+#include "io/json.hpp"
 
 namespace cuttle {
 
@@ -19,6 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kCopyAgain = "copy the file again or take an older checkpoint";
 constexpr std::array<std::pair<std::string_view, DType>, 7> kDtypes{{{"F32", DType::f32},
                                                                      {"F64", DType::f64},
                                                                      {"F16", DType::f16},
@@ -42,7 +44,7 @@ class KeyWatcher {
     if (event == json::parse_event_t::key) {
       const std::string& key = value.get_ref<const std::string&>();
       if (!open_.back().insert(key).second) {
-        throw CheckpointError(fmt::format("'{}' has the name '{}' twice in its header", file_, key));
+        throw CheckpointError(fmt::format("'{}' has the name '{}' twice in its header", file_, key), kCopyAgain);
       }
       if (open_.size() == 1) names_.push_back(key);
     }
@@ -67,9 +69,11 @@ class HeaderParser {
     try {
       root = json::parse(text, [&](int, json::parse_event_t event, json& value) { return watcher(event, value); });
     } catch (const json::exception& error) {
-      throw CheckpointError(fmt::format("'{}' has a header that is not JSON: {}", file_, error.what()));
+      throw CheckpointError(fmt::format("'{}' has a header that cannot be read: {}", file_, reason_of(error)),
+                            kCopyAgain);
     }
-    if (!root.is_object()) throw CheckpointError(fmt::format("'{}' has a header that is not a JSON object", file_));
+    if (!root.is_object())
+      throw CheckpointError(fmt::format("'{}' has a header that is not a JSON object", file_), kCopyAgain);
     SafetensorsHeader header;
     for (const std::string& name : watcher.names()) {
       if (name == kMetadata) {
@@ -83,13 +87,14 @@ class HeaderParser {
 
  private:
   [[noreturn]] void fail(const std::string& name, const std::string& what) const {
-    throw CheckpointError(fmt::format("'{}': tensor '{}' {}", file_, name, what));
+    throw CheckpointError(fmt::format("'{}': tensor '{}' {}", file_, name, what), kCopyAgain);
   }
 
   std::map<std::string, std::string> metadata(const json& value) const {
     std::map<std::string, std::string> result;
     const bool texts = value.is_object() && std::ranges::all_of(value, [](const json& v) { return v.is_string(); });
-    if (!texts) throw CheckpointError(fmt::format("'{}' has a {} that is not an object of texts", file_, kMetadata));
+    if (!texts)
+      throw CheckpointError(fmt::format("'{}' has a {} that is not an object of texts", file_, kMetadata), kCopyAgain);
     for (const auto& [key, text] : value.items()) result[key] = text.get<std::string>();
     return result;
   }
@@ -170,9 +175,10 @@ void check_coverage(const std::string& file, const SafetensorsHeader& header, st
   std::uint64_t covered = 0;
   for (const TensorEntry* entry : order) {
     if (entry->begin != covered) {
-      throw CheckpointError(fmt::format("'{}': the data of tensor '{}' begins at {}, which {} what ends at {}", file,
-                                        entry->name, entry->begin,
-                                        entry->begin < covered ? "overlaps" : "leaves a gap to", covered));
+      throw CheckpointError(
+          fmt::format("'{}': the data of tensor '{}' begins at {}, which {} what ends at {}", file, entry->name,
+                      entry->begin, entry->begin < covered ? "overlaps" : "leaves a gap to", covered),
+          kCopyAgain);
     }
     covered = entry->end;
   }
@@ -180,7 +186,7 @@ void check_coverage(const std::string& file, const SafetensorsHeader& header, st
     throw CheckpointError(
         fmt::format("'{}' {}: its header describes {} bytes of data, {} are there", file,
                     covered > data_bytes ? "is truncated" : "has trailing bytes", covered, data_bytes),
-        "copy the file again or take an older checkpoint");
+        kCopyAgain);
   }
 }
 
@@ -209,7 +215,8 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   try {
     text = root.dump();
   } catch (const nlohmann::json::exception& error) {
-    throw UsageError(fmt::format("a name or metadata text of a safetensors file is not UTF-8: {}", error.what()));
+    throw UsageError(
+        fmt::format("a name or metadata text of a safetensors file cannot be written: {}", reason_of(error)));
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;

@@ -8,7 +8,7 @@ void load_state(Module& module, const std::vector<NamedTensor>& tensors) {
   const std::vector<NamedTensor> own = module.state();
   StateMatch match(tensors);
   std::vector<Tensor> sources;
-  for (const NamedTensor& t : own) sources.push_back(match.take(t.name, t.tensor.shape()));
+  for (const NamedTensor& t : own) sources.push_back(match.take(t.name, t.tensor.shape(), t.tensor.dtype()));
   match.finish("the model");
 
   // Conversions, which may run out of memory, come before the first change.

@@ -30,7 +30,7 @@ StateMatch::StateMatch(const std::vector<NamedTensor>& given) {
   }
 }
 
-Tensor StateMatch::take(const std::string& name, const Shape& shape) {
+Tensor StateMatch::take(const std::string& name, const Shape& shape, DType dtype) {
   const auto found = given_.find(name);
   if (found == given_.end()) {
     missing_.push_back(name);
@@ -38,9 +38,16 @@ Tensor StateMatch::take(const std::string& name, const Shape& shape) {
   }
   auto& [tensor, taken] = found->second;
   taken = true;
-  if (!tensor.defined() || tensor.shape() == shape) return tensor;
-  note(fmt::format("{} is {} instead of {}", name, tensor.shape().str(), shape.str()));
-  return {};
+  if (!tensor.defined()) return tensor;
+  if (tensor.shape() != shape) {
+    note(fmt::format("{} is {} instead of {}", name, tensor.shape().str(), shape.str()));
+    return {};
+  }
+  if (is_floating(tensor.dtype()) != is_floating(dtype)) {
+    note(fmt::format("{} is of {}, which does not become {}", name, name_of(tensor.dtype()), name_of(dtype)));
+    return {};
+  }
+  return tensor;
 }
 
 void StateMatch::finish(const std::string& owner) const {

@@ -12,8 +12,9 @@ namespace cuttle::nn {
 class StateMatch {
  public:
   explicit StateMatch(const std::vector<NamedTensor>& given);
-  /// The tensor of that name if it is there in that shape; else notes what is wrong and returns an undefined tensor.
-  Tensor take(const std::string& name, const Shape& shape);
+  /// The tensor of that name if it is there in that shape and of the kind of `dtype`, floating or whole numbers; else
+  /// notes what is wrong and returns an undefined tensor.
+  Tensor take(const std::string& name, const Shape& shape, DType dtype);
   void note(const std::string& problem) { others_.push_back(problem); }
   /// Throws CheckpointError if anything was noted or a given tensor was never taken. `owner` is "the model", say.
   void finish(const std::string& owner) const;

@@ -35,8 +35,8 @@ std::vector<nn::NamedTensor> Optimizer::state() const {
 void Optimizer::load_state(const std::vector<nn::NamedTensor>& state) {
   const NoGrad no_grad;
   nn::StateMatch match(state);
-  const Tensor step = match.take("step", {});
-  const Tensor updates = match.take("updates", {static_cast<std::int64_t>(params_.size())});
+  const Tensor step = match.take("step", {}, DType::i64);
+  const Tensor updates = match.take("updates", {static_cast<std::int64_t>(params_.size())}, DType::i64);
   // Which parameters have a state is known from the counts alone.
   if (!step.defined() || !updates.defined()) match.finish(name_);
   const auto steps = step.item<std::int64_t>();
@@ -46,7 +46,7 @@ void Optimizer::load_state(const std::vector<nn::NamedTensor>& state) {
   for (const StateList& own : states_) {
     StateList list{own.name, std::vector<Tensor>(params_.size())};
     for (std::size_t i = 0; i < params_.size(); ++i) {
-      if (counts[i] > 0) list.tensors[i] = match.take(numbered(own.name, i), params_[i].shape());
+      if (counts[i] > 0) list.tensors[i] = match.take(numbered(own.name, i), params_[i].shape(), params_[i].dtype());
     }
     lists.push_back(std::move(list));
   }

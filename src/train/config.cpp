@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -14,6 +13,8 @@
 #include <utility>
 
 #include "cuttle/error.hpp"
+#include "cuttle/threads.hpp"
+#include "io/json.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -108,15 +109,19 @@ void parse(const std::string& text, OptimizerKind& kind) { kind = parse_optimize
 void parse(const std::string& text, ScheduleKind& kind) { kind = parse_schedule(text); }
 void parse(const std::string& text, Precision& precision) { precision = parse_precision(text); }
 
-template <class T> void take(const nlohmann::ordered_json& json, T& value) {
+template <class T> void take(const nlohmann::ordered_json& json, const char* key, T& value) {
   if constexpr (std::is_enum_v<T>) {
-    parse(json.get<std::string>(), value);
+    parse(json.at(key).get<std::string>(), value);
+  } else if constexpr (std::is_integral_v<T>) {
+    value = whole_number<T>(json, key);
   } else {
-    json.get_to(value);
+    json.at(key).get_to(value);
   }
 }
 
-template <class T> void take(const nlohmann::ordered_json& json, std::optional<T>& value) { value = json.get<T>(); }
+template <class T> void take(const nlohmann::ordered_json& json, const char* key, std::optional<T>& value) {
+  take(json, key, value.emplace());
+}
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -147,7 +152,7 @@ void validate(const TrainConfig& c) {
   require_within("--accumulate", c.accumulate, 1, kMostBatch);
   require_within("--size", c.size, 0, kMostSize);
   require_within("--warmup", c.warmup, 0, kMostSteps);
-  require_within("--threads", c.threads, 0, std::numeric_limits<int>::max());
+  require_within("--threads", c.threads, 0, kMostThreads);
   if (c.lr) require(std::isfinite(*c.lr) && *c.lr > 0, "--lr", fmt::format("{}", *c.lr), "must be a number above 0");
   if (c.weight_decay) require_not_negative("--weight-decay", *c.weight_decay);
   require_not_negative("--clip-grad-norm", c.clip_grad_norm);
@@ -181,14 +186,15 @@ nlohmann::ordered_json to_json(const TrainConfig& config) {
 }
 
 TrainConfig config_from_json(const nlohmann::ordered_json& json) {
+  if (!json.is_object()) throw CheckpointError("the saved settings are not a JSON object");
   TrainConfig config;
   try {
     for_each_setting(config, [&](const char* key, auto& value) {
-      if (json.contains(key)) take(json.at(key), value);
+      if (json.contains(key)) take(json, key, value);
     });
     validate(config);
   } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("the saved settings cannot be read: {}", error.what()));
+    throw CheckpointError(fmt::format("the saved settings cannot be read: {}", reason_of(error)));
   } catch (const UsageError& error) {
     throw CheckpointError(fmt::format("the saved settings cannot be used: {}", error.cause()));
   }
@@ -207,7 +213,7 @@ TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted
     if (may_change.contains(key)) {
       settings[key] = asked.at(key);
     } else if (before != asked.at(key)) {
-      differences.push_back(fmt::format("--{} was {} and is now {}", key, before.dump(), asked.at(key).dump()));
+      differences.push_back(fmt::format("--{} was {} and is now {}", key, to_text(before), to_text(asked.at(key))));
     }
   }
   settings["steps"] = wanted.steps;  // a place to stop, which a run that goes on has passed

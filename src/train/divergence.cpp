@@ -9,7 +9,8 @@ namespace cuttle::train {
 namespace {
 
 std::int64_t non_finite_in(const Tensor& t) {
-  return is_floating(t.dtype()) && t.numel() > 0 ? non_finite_count(t).item<std::int64_t>() : 0;
+  // In the dtype of the models: what is finite in a file may overflow there.
+  return is_floating(t.dtype()) && t.numel() > 0 ? non_finite_count(t.to(DType::f32)).item<std::int64_t>() : 0;
 }
 
 std::string path_of(nn::Module& root, const nn::Module& module) {
@@ -65,14 +66,18 @@ std::string first_non_finite(nn::Module& module, const Window& window) {
       "every layer's output is finite, but the loss or the norm of the gradients overflows");
 }
 
-std::optional<std::string> first_non_finite_weight(const nn::Module& module) {
+std::optional<std::string> first_non_finite_weight(const std::vector<nn::NamedTensor>& state) {
   const NoGrad no_grad;
-  for (const nn::NamedTensor& t : module.state()) {
+  for (const nn::NamedTensor& t : state) {
     if (const std::int64_t n = non_finite_in(t.tensor)) {
       return fmt::format("'{}' holds {} NaN or infinite value{}", t.name, n, n == 1 ? "" : "s");
     }
   }
   return std::nullopt;
+}
+
+std::optional<std::string> first_non_finite_weight(const nn::Module& module) {
+  return first_non_finite_weight(module.state());
 }
 
 }  // namespace cuttle::train

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cuttle/error.hpp"
 #include "cuttle/nn.hpp"
@@ -15,6 +16,7 @@ namespace cuttle::train {
 std::string first_non_finite(nn::Module& module, const Window& window);
 
 /// "'fc1.bias' holds 3 NaN or infinite values" for the first parameter or buffer that has any.
+std::optional<std::string> first_non_finite_weight(const std::vector<nn::NamedTensor>& state);
 std::optional<std::string> first_non_finite_weight(const nn::Module& module);
 
 }  // namespace cuttle::train

@@ -9,6 +9,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/serialization.hpp"
 #include "cuttle/version.hpp"
+#include "io/json.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -107,10 +108,10 @@ Json to_json(const EndEvent& e) {
           {"files", e.files}};
 }
 
-void JsonSink::started(const StartEvent& event) { out_ << to_json(event).dump() << std::endl; }
-void JsonSink::stepped(const StepEvent& event) { out_ << to_json(event).dump() << std::endl; }
-void JsonSink::epoch_saved(const EpochEvent& event) { out_ << to_json(event).dump() << std::endl; }
-void JsonSink::ended(const EndEvent& event) { out_ << to_json(event).dump() << std::endl; }
+void JsonSink::started(const StartEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
+void JsonSink::stepped(const StepEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
+void JsonSink::epoch_saved(const EpochEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
+void JsonSink::ended(const EndEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
 
 void MetricsFile::started(const StartEvent& event) {
   write_file_atomically(
@@ -120,7 +121,7 @@ void MetricsFile::started(const StartEvent& event) {
 }
 
 void MetricsFile::write(const Json& json) {
-  out_ << json.dump() << std::endl;
+  out_ << to_text(json) << std::endl;
   if (!out_)
     throw IoError(fmt::format("{} cannot be written", file_),
                   "check the space left on the disk; the last saved state is intact");

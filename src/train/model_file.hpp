@@ -19,16 +19,18 @@ struct ModelSpec {
   std::int64_t channels = 1, size = 28;  ///< of the input
   std::vector<std::string> classes;
   std::vector<float> mean, stddev;  ///< of each channel, for values in [0,1]
+  std::string file = {};            ///< that it was read from, if it was
 };
 
 /// A model of this architecture made for these images. Throws DataError unless they are square.
 ModelSpec spec_for(const std::string& architecture, const data::ImageSet& set);
-/// Freshly initialised, on the CPU. Throws UsageError if there is no such architecture.
+/// Freshly initialised, on the CPU. Throws UsageError if there is no such architecture and ShapeError if it cannot take
+/// such images; CheckpointError if the spec comes from a file and no such model can be made.
 std::unique_ptr<nn::Module> make_module(const ModelSpec& spec);
 
 nlohmann::ordered_json to_json(const ModelSpec& spec);
-/// Throws CheckpointError if a value is missing or of the wrong kind.
-ModelSpec spec_from_json(const nlohmann::ordered_json& json);
+/// From the JSON in `file`. Throws CheckpointError if a value is missing, of the wrong kind or senseless.
+ModelSpec spec_from_json(const nlohmann::ordered_json& json, const std::string& file);
 
 struct ModelFile {
   std::string file;
@@ -41,7 +43,7 @@ void save_model(const std::string& file, const nn::Module& module, const ModelSp
 /// `file` may also be the folder of a run, whose model.safetensors is meant. Throws CheckpointError.
 ModelFile load_model(const std::string& file);
 /// Puts the file's weights into the module. Throws CheckpointError naming the file and the first tensors that do not
-/// fit; nothing is changed then.
+/// fit or hold NaN or infinities; nothing is changed then.
 void apply_weights(const ModelFile& file, nn::Module& module);
 
 }  // namespace cuttle::train

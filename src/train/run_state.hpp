@@ -7,6 +7,7 @@
 #include "cuttle/nn.hpp"
 #include "cuttle/optim.hpp"
 #include "cuttle/philox.hpp"
+#include "cuttle/serialization.hpp"
 #include "train/config.hpp"
 #include "train/model_file.hpp"
 
@@ -34,6 +35,8 @@ struct RunState {
 
 /// One file, replaced as a whole: a process that dies while saving leaves the old state or the new one. Throws IoError.
 void save_run_state(const std::string& file, const RunState& state);
+/// Whether save_run_state() wrote it: a state holds weights too, but is no model.
+bool is_run_state(const SafetensorsFile& content);
 /// Throws CheckpointError naming the file and what is wrong with it.
 RunState load_run_state(const std::string& file);
 

@@ -100,8 +100,12 @@ Trainer::Trainer(TrainConfig config, const data::ImageSet& train_set, const data
 Trainer::Trainer(const RunState& state, const data::ImageSet& train_set, const data::ImageSet& test_set,
                  Options options)
     : Trainer((check_same_data(state, train_set), state.config), state.spec, train_set, test_set, std::move(options)) {
-  nn::load_state(*module_, state.model);
-  optimizer_->load_state(state.optimizer);
+  try {
+    nn::load_state(*module_, state.model);
+    optimizer_->load_state(state.optimizer);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(fmt::format("{}: {}", state.spec.file, error.cause()), error.hint());
+  }
   default_generator().set_state(state.ops_generator);
   init_generator().set_state(state.init_generator);
   progress_ = state.progress;
