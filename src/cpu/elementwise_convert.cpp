@@ -8,9 +8,7 @@
 namespace cuttle::cpu {
 namespace {
 
-bool same_order(const Tensor& a, const Tensor& b) {
-  return a.layout() == b.layout() || a.shape().is_layout_free();
-}
+bool same_order(const Tensor& a, const Tensor& b) { return a.layout() == b.layout() || a.shape().is_layout_free(); }
 
 void copy(const Tensor& in, const Tensor& out) {
   const char* from = static_cast<const char*>(in.raw_data());
