@@ -9,20 +9,13 @@
 #include "cuttle/memory.hpp"
 #include "cuttle/ops.hpp"
 #include "cuttle/optim.hpp"
-#include "support/close.hpp"
+#include "support/formula.hpp"
+#include "support/leaf.hpp"
 
 using namespace cuttle;
 using namespace cuttle::testing;
 
 namespace {
-
-using Floats = std::vector<float>;
-
-Tensor leaf(const Floats& values) {
-  return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).requires_grad_();
-}
-
-Floats grad_of(const Tensor& t) { return t.grad().to_vector<float>(); }
 
 /// The identity, whose backward calls `observe` before it hands the gradient on.
 Tensor probe(const Tensor& x, std::function<void()> observe) {
