@@ -275,6 +275,22 @@ TEST_CASE("a frozen layer keeps no activations") {
   CHECK(allocated_bytes() <= before + 2 * bytes);
 }
 
+TEST_CASE("max_pool2d keeps the places of its winners only where a gradient will ask for them") {
+  const Tensor x = formula_tensor({2, 3, 8, 8}, {.seed = 4}), wanted = x.clone().requires_grad_();
+  const auto allocations_of = [](const Tensor& input) {
+    const std::uint64_t before = memory::allocator(kCpu).stats().allocations;
+    const Tensor y = max_pool2d(input, {.kernel = 2});
+    return memory::allocator(kCpu).stats().allocations - before;
+  };
+  CHECK(allocations_of(x) == 1);
+  CHECK(allocations_of(wanted) == 2);
+  {
+    const NoGrad no_grad;
+    CHECK(allocations_of(wanted) == 1);
+  }
+  CHECK(max_pool2d(x, {.kernel = 2}).to_vector<float>() == max_pool2d(wanted, {.kernel = 2}).to_vector<float>());
+}
+
 TEST_CASE("a graph that is dropped without backward gives its memory back") {
   Tensor x = Tensor::ones({1000}).requires_grad_();
   const std::uint64_t before = allocated_bytes();

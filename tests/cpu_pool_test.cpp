@@ -108,6 +108,9 @@ template <class T, class Index> void check_max(const Case& c, Layout layout) {
   cpu().max_pool2d_backward(tensor<T>(dy, out, layout), argmax, c.options, dx);
   CHECK(values<T>(y) == expected.y);
   CHECK(values<Index>(argmax) == expected.argmax);
+  const Tensor alone = unwritten<T>(out, layout);
+  cpu().max_pool2d(tensor<T>(x, c.x, layout), c.options, alone, {});
+  CHECK(values<T>(alone) == expected.y);
   CHECK(error_of(values<T>(dx), expected.dx) < tolerance<T>());
 }
 
