@@ -1,0 +1,258 @@
+#include "graph.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "check.hpp"
+
+namespace cuttle::cuda::graph {
+
+Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
+  cudnnBackendDescriptor_t descriptor = nullptr;
+  CUTTLE_CUDNN(cudnnBackendCreateDescriptor(type, &descriptor));
+  descriptor_.reset(descriptor);
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
+                            const void* values) {
+  CUTTLE_CUDNN(cudnnBackendSetAttribute(get(), name, type, count, values));
+  return *this;
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, std::int64_t value) {
+  return set(name, CUDNN_TYPE_INT64, 1, &value);
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, std::span<const std::int64_t> values) {
+  return set(name, CUDNN_TYPE_INT64, static_cast<std::int64_t>(values.size()), values.data());
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, bool value) {
+  return set(name, CUDNN_TYPE_BOOLEAN, 1, &value);
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, float value) {
+  return set(name, CUDNN_TYPE_FLOAT, 1, &value);
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, cudnnDataType_t value) {
+  return set(name, CUDNN_TYPE_DATA_TYPE, 1, &value);
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, cudnnHandle_t value) {
+  return set(name, CUDNN_TYPE_HANDLE, 1, &value);
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, const Descriptor& value) {
+  const cudnnBackendDescriptor_t raw = value.get();
+  return set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw);
+}
+
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, std::span<const Descriptor> values) {
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const Descriptor& value : values) raw.push_back(value.get());
+  return set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
+}
+
+cudnnStatus_t Descriptor::try_finalize() { return cudnnBackendFinalize(get()); }
+
+Descriptor& Descriptor::finalize() {
+  CUTTLE_CUDNN(try_finalize());
+  return *this;
+}
+
+std::int64_t Descriptor::get_int(cudnnBackendAttributeName_t name) const {
+  std::int64_t value = 0, count = 0;
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(get(), name, CUDNN_TYPE_INT64, 1, &count, &value));
+  return value;
+}
+
+namespace {
+
+Descriptor tensor(const TensorSpec& spec) {
+  Descriptor d(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, spec.uid)
+      .set(CUDNN_ATTR_TENSOR_DATA_TYPE, spec.type)
+      .set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::span<const std::int64_t>(spec.sizes))
+      .set(CUDNN_ATTR_TENSOR_STRIDES, std::span<const std::int64_t>(spec.strides))
+      .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, spec.alignment)
+      .set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, spec.is_virtual)
+      .finalize();
+  return d;
+}
+
+Descriptor convolution_descriptor(const ConvSpec& conv) {
+  Descriptor d(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  d.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, conv.compute)
+      .set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode)
+      .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{2})
+      .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, std::span<const std::int64_t>(conv.stride))
+      .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, std::span<const std::int64_t>(conv.padding))
+      .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, std::span<const std::int64_t>(conv.padding))
+      .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, std::span<const std::int64_t>(conv.dilation))
+      .finalize();
+  return d;
+}
+
+/// The attribute names that differ between the three passes.
+struct PassNames {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t conv, a, b, out, alpha, beta;
+};
+
+PassNames names(Pass pass) {
+  switch (pass) {
+    case Pass::forward:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+    case Pass::backward_data:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+    case Pass::backward_filter: break;
+  }
+  return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+}
+
+}  // namespace
+
+void OperationGraph::convolution(Pass pass, const ConvSpec& conv, const TensorSpec& a, const TensorSpec& b,
+                                 const TensorSpec& out) {
+  const PassNames n = names(pass);
+  Descriptor operation(n.type);
+  operation.set(n.conv, convolution_descriptor(conv))
+      .set(n.a, tensor(a))
+      .set(n.b, tensor(b))
+      .set(n.out, tensor(out))
+      .set(n.alpha, 1.0f)
+      .set(n.beta, 0.0f)
+      .finalize();
+  operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::add(const TensorSpec& a, const TensorSpec& b, const TensorSpec& out) {
+  Descriptor pointwise(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
+  pointwise.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode)
+      .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
+      .finalize();
+  Descriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise)
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensor(a))
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(b))
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(out))
+      .finalize();
+  operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::finalize(cudnnHandle_t handle) {
+  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle)
+      .set(CUDNN_ATTR_OPERATIONGRAPH_OPS, std::span<const Descriptor>(operations_))
+      .finalize();
+}
+
+bool EngineConfig::has(cudnnBackendNumericalNote_t note) const {
+  return std::find(notes.begin(), notes.end(), note) != notes.end();
+}
+
+std::string EngineConfig::name() const {
+  std::string text = fmt::format("engine:{}", engine);
+  for (const auto& [type, value] : knobs) text += fmt::format(",k{}={}", type, value);
+  return text;
+}
+
+namespace {
+
+/// Fills in what a configuration says of itself.
+void describe(EngineConfig& proposal) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.get();
+  std::int64_t count = 0;
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(proposal.config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
+  proposal.engine = engine.get_int(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+
+  proposal.notes.resize(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, proposal.notes.data()));
+  proposal.notes.resize(static_cast<std::size_t>(count));
+
+  std::vector<Descriptor> choices;
+  std::vector<cudnnBackendDescriptor_t> pointers;
+  for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; ++i) {
+    choices.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    pointers.push_back(choices.back().get());
+  }
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(proposal.config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS, &count,
+                                        pointers.data()));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Descriptor& choice = choices[static_cast<std::size_t>(i)];
+    cudnnBackendKnobType_t type{};
+    std::int64_t one = 0;
+    CUTTLE_CUDNN(cudnnBackendGetAttribute(choice.get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one,
+                                          &type));
+    proposal.knobs.emplace_back(type, choice.get_int(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
+  }
+}
+
+}  // namespace
+
+std::vector<EngineConfig> propose(const OperationGraph& graph, cudnnBackendHeurMode_t mode) {
+  Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.descriptor())
+      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+  if (heuristics.try_finalize() != CUDNN_STATUS_SUCCESS) return {};
+
+  std::int64_t count = 0;
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                        0, &count, nullptr));
+  std::vector<EngineConfig> proposals;
+  std::vector<cudnnBackendDescriptor_t> pointers;
+  for (std::int64_t i = 0; i < count; ++i) {
+    proposals.push_back({Descriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), 0, {}, {}});
+    pointers.push_back(proposals.back().config.get());
+  }
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                        count, &count, pointers.data()));
+  proposals.erase(proposals.begin() + count, proposals.end());
+  for (EngineConfig& proposal : proposals) describe(proposal);
+  return proposals;
+}
+
+Plan::Plan(cudnnHandle_t handle, const EngineConfig& config) : name_(config.name()) {
+  plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle)
+      .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config.config)
+      .finalize();
+  workspace_bytes_ = plan_.get_int(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+}
+
+void Plan::run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> pointers,
+               void* workspace) const {
+  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids)
+      .set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<std::int64_t>(pointers.size()),
+           pointers.data())
+      .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace)
+      .finalize();
+  CUTTLE_CUDNN(cudnnBackendExecute(handle, plan_.get(), pack.get()));
+}
+
+}  // namespace cuttle::cuda::graph

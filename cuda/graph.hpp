@@ -1,0 +1,109 @@
+#pragma once
+#include <cudnn.h>
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "handle.hpp"
+
+/// A thin owner-safe layer over cuDNN's backend (graph) API: descriptors, operation graphs, engine configurations and
+/// execution plans. No policy here: conv_plan.hpp chooses.
+namespace cuttle::cuda::graph {
+
+/// One backend descriptor. Setters return *this, so that a descriptor reads as one expression; all throw CudnnError.
+class Descriptor {
+ public:
+  explicit Descriptor(cudnnBackendDescriptorType_t type);
+
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
+                  const void* values);
+  Descriptor& set(cudnnBackendAttributeName_t name, std::int64_t value);
+  Descriptor& set(cudnnBackendAttributeName_t name, std::span<const std::int64_t> values);
+  Descriptor& set(cudnnBackendAttributeName_t name, bool value);
+  Descriptor& set(cudnnBackendAttributeName_t name, float value);
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnDataType_t value);
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnHandle_t value);
+  Descriptor& set(cudnnBackendAttributeName_t name, const Descriptor& value);
+  Descriptor& set(cudnnBackendAttributeName_t name, std::span<const Descriptor> values);
+  Descriptor& finalize();
+  /// For cuDNN's answers that are not errors of ours: whether finalize succeeded.
+  cudnnStatus_t try_finalize();
+
+  std::int64_t get_int(cudnnBackendAttributeName_t name) const;
+  cudnnBackendDescriptor_t get() const { return descriptor_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(cudnnBackendDescriptor_t d) const noexcept { cudnnBackendDestroyDescriptor(d); }
+    using pointer = cudnnBackendDescriptor_t;
+  };
+  std::unique_ptr<void, Destroy> descriptor_;
+};
+
+/// A tensor of an operation graph. Sizes and strides are in the order N,C,H,W whatever the layout.
+struct TensorSpec {
+  std::int64_t uid;
+  std::array<std::int64_t, 4> sizes, strides;
+  cudnnDataType_t type;
+  bool is_virtual = false;      ///< lives only inside the fused kernel
+  std::int64_t alignment = 16;  ///< bytes
+};
+
+enum class Pass : std::uint8_t { forward, backward_data, backward_filter };
+
+struct ConvSpec {
+  std::array<std::int64_t, 2> stride, padding, dilation;
+  cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+};
+
+/// Operations over tensors, finalized into a graph that engines can be asked about.
+class OperationGraph {
+ public:
+  /// forward: (x, w) -> y; backward_data: (dy, w) -> dx; backward_filter: (dy, x) -> dw.
+  void convolution(Pass pass, const ConvSpec& conv, const TensorSpec& a, const TensorSpec& b, const TensorSpec& out);
+  /// out = a + b, b broadcast where its sizes are 1.
+  void add(const TensorSpec& a, const TensorSpec& b, const TensorSpec& out);
+  void finalize(cudnnHandle_t handle);
+  const Descriptor& descriptor() const { return graph_; }
+
+ private:
+  std::vector<Descriptor> operations_;
+  Descriptor graph_{CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR};
+};
+
+/// An engine with its knobs, as heuristics propose it.
+struct EngineConfig {
+  Descriptor config;
+  std::int64_t engine = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;  ///< type, value
+  std::vector<cudnnBackendNumericalNote_t> notes;
+  bool has(cudnnBackendNumericalNote_t note) const;
+  std::string name() const;  ///< "engine:65,k2=5,k13=1"
+};
+
+/// What this heuristic mode proposes, best first. A mode that knows nothing of the graph proposes nothing.
+std::vector<EngineConfig> propose(const OperationGraph& graph, cudnnBackendHeurMode_t mode);
+
+/// A finalized plan, ready to run any number of times.
+class Plan {
+ public:
+  /// Throws CudnnError with cuDNN's reason if this configuration does not support the graph.
+  Plan(cudnnHandle_t handle, const EngineConfig& config);
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  const std::string& name() const { return name_; }
+  void run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> pointers,
+           void* workspace) const;
+
+ private:
+  Descriptor plan_{CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR};
+  std::int64_t workspace_bytes_ = 0;
+  std::string name_;
+};
+
+}  // namespace cuttle::cuda::graph
