@@ -18,6 +18,9 @@ endif()
 
 function(cuttle_compiler_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} PRIVATE -Wno-restrict) # GCC bug 105651: it accuses std::string itself
+  endif()
 endfunction()
 
 if(CUTTLE_NATIVE)

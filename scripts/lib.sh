@@ -8,11 +8,19 @@ die() {
   exit 1
 }
 
+# quietly COMMAND...: shows what the command printed only if it fails.
+quietly() {
+  local output
+  output=$("$@" 2>&1) && return
+  printf '%s\n' "$output" >&2
+  return 1
+}
+
 # Installs Debian packages where that is allowed; otherwise prints the line to run and ends the script.
 install_packages() {
   local sudo=()
   if ! command -v apt-get >/dev/null; then
-    die "Cuttle needs these, under their Debian names: $*. Install them and run this again."
+    die "Cuttle needs these, by their Debian names: $*. Install them, then start again."
   fi
   if [ "$(id -u)" != 0 ]; then
     if ! sudo -n true 2>/dev/null; then
@@ -22,39 +30,38 @@ install_packages() {
     sudo=(sudo -n)
   fi
   say "Installing $*"
-  "${sudo[@]}" apt-get update -qq || true # an old list may do
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 ||
-    die "apt-get could not install: $*"
+  quietly "${sudo[@]}" apt-get update || true # an old list may do
+  quietly "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" ||
+    die "apt-get could not install $*"
 }
 
+library_packages() { sed -nE 's/^ *cuttle_needs\(([a-z0-9-]+) .*/\1/p' cmake/dependencies.cmake; }
+
+# On a machine that cannot build at all, the libraries come in the same go.
 ensure_build_tools() {
   local missing=()
   command -v cmake >/dev/null || missing+=(cmake)
   command -v ninja >/dev/null || missing+=(ninja-build)
   command -v "${CXX:-c++}" >/dev/null || missing+=(g++)
-  [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
+  if [ ${#missing[@]} != 0 ]; then
+    mapfile -t -O ${#missing[@]} missing < <(library_packages)
+    install_packages "${missing[@]}"
+  fi
 }
 
-# Configures and builds a preset. CMake knows which libraries are missing and prints the line that installs them.
+# build PRESET [--target NAME]: CMake knows which libraries are missing and prints the line that installs them.
 build() {
-  local preset=$1 log
-  log=$(mktemp)
-  if ! cmake --preset "$preset" >"$log" 2>&1; then
-    local packages
-    packages=$(sed -n 's/.*apt-get install -y //p' "$log")
+  local preset=$1 report packages
+  shift
+  if ! report=$(cmake --preset "$preset" 2>&1); then
+    packages=$(sed -n 's/.*apt-get install -y //p' <<<"$report")
     if [ -z "$packages" ]; then
-      cat "$log" >&2
-      rm -f "$log"
+      printf '%s\n' "$report" >&2
       return 1
     fi
     # shellcheck disable=SC2086  # one word a package
     install_packages $packages
-    cmake --preset "$preset" >"$log" 2>&1 || {
-      cat "$log" >&2
-      rm -f "$log"
-      return 1
-    }
+    quietly cmake --preset "$preset" || return 1
   fi
-  rm -f "$log"
-  cmake --build --preset "$preset"
+  cmake --build --preset "$preset" "$@"
 }

@@ -39,13 +39,18 @@ struct Kernels {
   Slot<void(const Tensor& out, double value)> fill{"fill"};
   Slot<void(const Tensor& in, const Tensor& out)> convert{"convert"};
   Slot<void(const Tensor& scalar, const Tensor& out)> broadcast{"broadcast"};  // every element becomes the scalar
+  // Random elements depend on (key, i) alone, i counting in memory order: w(i) is word i%4 of counter offset + i/4.
+  // Both compute in double and round once, so that backends differ by no more than their sin, cos and log.
+  /// fma(high - low, philox_uniform(w(i)), low)
   Slot<void(const Tensor& out, PhiloxKey, double low, double high)> uniform{"uniform"};
+  /// Box-Muller, for even i: r = sqrt(-2 log((w(i) + 1) / 2^32)), a = 2 pi w(i+1) / 2^32; element i is
+  /// fma(stddev, r cos(a), mean) and element i+1 fma(stddev, r sin(a), mean).
   Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
-  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a
+  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a or b
   Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};                    // out may be x
   Slot<void(const Tensor& x, const Tensor& out)> relu{"relu"};                                     // out may be x
   Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx)> relu_backward{"relu_backward"};  // dx may be dy
-  /// Element i (memory order) is kept iff philox_uniform(word i%4 of counter offset + i/4) >= p. Its own backward.
+  /// Element i is kept, times 1/(1-p), iff philox_uniform(w(i)) >= p; else it is 0. Its own backward.
   Slot<void(const Tensor& x, double p, PhiloxKey, const Tensor& out)> dropout{"dropout"};
   Slot<void(const Tensor& x, const Tensor& out)> sum{"sum"};                            // scalar out
   Slot<void(const Tensor& x, const Tensor& out)> non_finite_count{"non_finite_count"};  // i64 scalar

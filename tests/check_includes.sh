@@ -3,7 +3,8 @@
 # usage: check_includes.sh [ROOT]
 #
 #   include/cuttle       the standard library and cuttle/ only
-#   src/X, models        public headers, kernels.hpp, and folders of src that come no later than X in the order below
+#   src/X                public headers, kernels.hpp, and folders of src that come no later than X in the order below
+#   models               public headers and each other
 #   src/cpu, cuda        public headers, kernels.hpp, src/memory and their own folder
 #   examples             the standard library and cuttle/ only: what an installed copy offers
 #   Eigen                in src/cpu only;  CUDA headers in cuda/ only;  CLI11 in src/cli only
@@ -50,13 +51,15 @@ find "${folders[@]}" CMakeLists.txt -type f \
         if (its != "cuda" && its != "memory") offence("cuda may not include \"" header "\"")
         return
       }
-      mine = area == "src" ? folder_in_src(FILENAME) : area
+      if (area == "models") {
+        if (its != "") offence("models may include public headers and each other only, not \"" header "\"")
+        return
+      }
+      mine = folder_in_src(FILENAME)
       if (!(its in rank) && its != mine) {
         offence("\"" header "\" is not a path relative to include or src")
       } else if (mine == "cpu") {
         if (its != "cpu" && its != "memory") offence("src/cpu may not include \"" header "\"")
-      } else if (mine == "models") {
-        if (its != "models") offence("models may include public headers only, not \"" header "\"")
       } else if (mine == "") {
         offence("files of src itself may include public headers and kernels.hpp only, not \"" header "\"")
       } else if (!(mine in rank)) {

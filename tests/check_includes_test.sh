@@ -16,7 +16,7 @@ plant_clean_tree() {
   printf '#include <Eigen/Core>\n#include "cpu/parallel.hpp"\n#include "memory/pool.hpp"\n' >"$tree/src/cpu/conv.cpp"
   printf '#include <CLI/CLI.hpp>\n#include "train/trainer.hpp"\n' >"$tree/src/cli/main.cpp"
   printf '#include <cudnn.h>\n#include "cuda/stream.hpp"\n#if CUDNN_VERSION < 90000\n#endif\n' >"$tree/cuda/conv.cu"
-  printf '#include "cuttle/models.hpp"\n' >"$tree/models/lenet.cpp"
+  printf '#include "cuttle/models.hpp"\n#include "zoo.hpp"\n' >"$tree/models/lenet.cpp"
   printf '#include <doctest/doctest.h>\n#include "core/tensor_impl.hpp"\n' >"$tree/tests/conv_test.cpp"
   printf '#include <cuttle/cuttle.hpp>\n' >"$tree/examples/mnist.cpp"
   printf '#include "kernels.hpp"\n' >"$tree/src/no_cuda.cpp"

@@ -13,3 +13,5 @@
 #include "cuttle/serialization.hpp"
 #include "cuttle/shape.hpp"
 #include "cuttle/tensor.hpp"
+#include "cuttle/threads.hpp"
+#include "cuttle/version.hpp"

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,16 +29,18 @@ struct ImageSet {
   std::span<const std::uint8_t> image(std::int64_t i) const;
 };
 
-/// MNIST and sets in its format: (train|t10k)-(images|labels)-idx?-ubyte[.gz] in `directory`. Throws DataError naming
-/// the file: missing, not IDX, of another magic, truncated, with trailing bytes, empty, counts that differ, label
-/// range.
+/// MNIST and sets in its format: (train|t10k)-(images-idx3|labels-idx1)-ubyte[.gz] in `directory`, grey images. The
+/// classes are "0" to "9", or the lines of classes.txt in the folder. mean and stddev are 0.1307 and 0.3081 for MNIST
+/// itself and those of the training images for others (of the test images where the folder has no training images).
+/// Throws DataError naming the file: missing, not IDX, of another magic, truncated, with trailing bytes, empty, corrupt
+/// gzip, sizes that cannot be, counts that differ, a label without a class.
 ImageSet mnist(const std::string& directory, Split split);
-/// Any pair of IDX files (gzipped or not).
+/// Any pair of IDX files, gzipped or not; mean and stddev are those of the images. Throws as mnist().
 ImageSet idx(const std::string& images_file, const std::string& labels_file);
-/// Random images and labels of the given shape, from (seed, kStreamSynthetic).
+/// Random images and labels of the given shape, from (seed, kStreamSynthetic). Throws UsageError on a size below 1.
 ImageSet synthetic(std::int64_t count, std::int64_t channels, std::int64_t height, std::int64_t width,
                    std::int64_t classes, std::uint64_t seed = 0);
-/// What `--data PATH` names, recognised by what lies there.
+/// What `--data PATH` names, recognised by what lies there. Throws DataError listing what it looked for.
 ImageSet open(const std::string& path, Split split);
 
 struct Batch {
@@ -45,24 +48,36 @@ struct Batch {
   Tensor labels;  ///< i64[N]
 };
 
+/// Changes one image in place (u8 H,W,C). All its randomness comes from `key`, which depends on (seed, epoch, index of
+/// the image) and nothing else; 256 counters from key.offset on are its own. Runs on the prefetch thread.
+using ImageTransform = std::function<void(std::span<std::uint8_t> image, const ImageSet& set, PhiloxKey key)>;
+
 struct LoaderOptions {
   std::int64_t batch = 128;
   bool shuffle = false;
   bool drop_last = false;
   std::uint64_t seed = 0;
   Device device = kCpu;
+  ImageTransform transform = {};
+  bool prefetch = true;  ///< gather the next batch in a thread of its own; changes no number
 };
 
 /// Batches of an image set, epoch by epoch: `for (auto [images, labels] : loader)` runs one epoch; the next loop runs
-/// the next one in another order. The order depends on (seed, epoch) alone. The set must outlive the loader.
+/// the next one in another order. The order depends on (seed, epoch) alone, so (epoch, b) is all that a resumed run
+/// needs. Without drop_last the last batch is what is left. The set must outlive the loader; one thread at a time may
+/// use it.
 class Loader {
  public:
-  /// Throws UsageError if batch < 1 or the set is empty, or if drop_last leaves nothing.
+  /// Throws UsageError if batch < 1 or larger than the set (which an empty set always is).
   Loader(const ImageSet& set, LoaderOptions options);
+  ~Loader();
+  Loader(Loader&&) noexcept;
+  Loader& operator=(Loader&&) noexcept;
 
   std::int64_t batches() const;  ///< in an epoch
-  /// Indices of batch b of an epoch.
+  /// Indices of batch b of an epoch. Throws UsageError if there is no such batch.
   std::vector<std::int64_t> indices(std::int64_t epoch, std::int64_t b) const;
+  /// Batch b of an epoch; the one after it is gathered meanwhile.
   Batch load(std::int64_t epoch, std::int64_t b) const;
 
   class Iterator {
@@ -85,22 +100,32 @@ class Loader {
   void set_next_epoch(std::int64_t epoch) { epoch_ = epoch; }
 
  private:
+  struct HostBatch;
+  struct Prefetch;
+  const std::vector<std::int64_t>& order(std::int64_t epoch) const;
+  HostBatch allocate(std::int64_t epoch, std::int64_t b) const;
+  std::function<void()> gathering(const HostBatch& batch) const;
+  HostBatch take(std::int64_t epoch, std::int64_t b) const;
+
   const ImageSet* set_;
   LoaderOptions options_;
+  std::unique_ptr<Prefetch> prefetch_;
   std::int64_t epoch_ = 0;
   mutable std::int64_t order_epoch_ = -1;
   mutable std::vector<std::int64_t> order_;
   Tensor mean_, stddev_;
 };
 
-/// A picture as decoded: u8 H,W,C.
+/// A picture as decoded: u8 H,W,C; 1 channel is grey, 2 grey and alpha, 3 colour, 4 colour and alpha.
 struct Picture {
   std::int64_t height = 0, width = 0, channels = 0;
   std::vector<std::uint8_t> pixels;
 };
-/// PNG, JPEG, BMP or PGM; throws DataError naming the file and the reason.
+/// PNG, JPEG, BMP, or binary PGM or PPM (16 bits are reduced to 8). Throws DataError naming the file and the reason:
+/// missing, empty, of another kind, truncated, corrupt, sides over 16,384 or more than 2^27 pixels.
 Picture read_picture(const std::string& file);
-/// To `channels` (1 or 3) and size height x width: colour to grey by luma, resized with an antialiasing filter.
+/// To `channels` (1 or 3) and size height x width: alpha laid over white, colour to grey by luma (ITU-R 601), resized
+/// with a triangle filter that widens with the reduction, so that it does not alias.
 Picture convert_picture(const Picture& picture, std::int64_t channels, std::int64_t height, std::int64_t width);
 /// Normalised f32[1,C,H,W] of a converted picture.
 Tensor to_tensor(const Picture& picture, std::span<const float> mean, std::span<const float> stddev,

@@ -108,7 +108,7 @@ class CachingAllocator {
   /// A block of at least `bytes` bytes (> 0), aligned to 256. Throws OutOfMemoryError stating requested, allocated,
   /// reserved, largest free block and what other processes hold, after releasing the cache and trying again.
   Block* allocate(std::size_t bytes, Stream stream = 0, PoolId pool = 0);
-  void free(Block* block) noexcept;
+  void free(Block* block) noexcept;  ///< nullptr is allowed
   static void* pointer(const Block* block) noexcept;
   static std::size_t size(const Block* block) noexcept;
 

@@ -1,6 +1,8 @@
 #pragma once
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,27 +30,43 @@ class Module {
   /// forward(), shown to the observer of this thread if there is one.
   Tensor operator()(const Tensor& x);
 
+  /// Parameters and buffers come module by module, a module's own before its children's, in registration order. One
+  /// that is registered in several places is listed once, under its first name.
   std::vector<Tensor> parameters() const;
-  std::vector<NamedTensor> named_parameters() const;  ///< in registration order
-  std::vector<NamedTensor> named_buffers() const;     ///< running statistics
-  std::vector<NamedTensor> state() const;             ///< parameters and buffers in PyTorch's state_dict order
+  std::vector<NamedTensor> named_parameters() const;
+  std::vector<NamedTensor> named_buffers() const;  ///< running statistics
+  /// PyTorch's state_dict: of each module parameters, then buffers, then children; shared ones under every name.
+  std::vector<NamedTensor> state() const;
   std::vector<std::pair<std::string, Module*>> named_modules();  ///< itself ("") and all below, depth first
 
   void train(bool training = true);
   void eval() { train(false); }
   bool training() const { return training_; }
+  /// These change the tensors themselves, so that every handle (an optimizer's, say) sees it; gradients are dropped
+  /// where something changes.
   void to(Device device);
-  void to(Layout layout);  ///< of 4-D parameters
-  void to(DType dtype);    ///< of floating parameters and buffers
-  void zero_grad();
+  void to(Layout layout);  ///< of 4-D parameters and buffers
+  /// Of floating parameters and buffers, though norms stay in f32 for 16-bit types. Throws DtypeError if dtype is not
+  /// floating.
+  void to(DType dtype);
+  void zero_grad();                                      ///< drops the gradients
   virtual std::string kind() const { return "Module"; }  ///< "Conv2d", "BatchNorm2d"...
 
  protected:
+  /// A name must be new in this module, not empty, and without dots; a child must not contain this module. Throws
+  /// UsageError. Parameters get requires_grad.
   void add(std::string name, Module& child);
   void add_parameter(std::string name, Tensor& parameter);
   void add_buffer(std::string name, Tensor& buffer);
+  /// What this module's own tensors are kept in when the model computes in `compute`.
+  virtual DType tensor_dtype(DType compute) const { return compute; }
 
  private:
+  template <class M, class Visit> static void visit(M& module, const std::string& prefix, const Visit& visitor);
+  void check_name(const std::string& name) const;
+  /// Sets each tensor of the tree to convert(owner, tensor).
+  template <class Convert> void replace_tensors(const Convert& convert);
+
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<std::pair<std::string, Tensor*>> parameters_, buffers_;
   bool training_ = true;
@@ -56,7 +74,7 @@ class Module {
 
 /// Called after each module's forward with the module and its output, inner modules first.
 using Observer = std::function<void(Module&, const Tensor& output)>;
-/// Observes the modules that run in this thread while it lives.
+/// Observes the modules that run in this thread while it lives; of nested scopes the innermost observes.
 class ObserverScope {
  public:
   explicit ObserverScope(Observer observer);
@@ -94,28 +112,29 @@ class Sequential : public Module {
   std::vector<std::unique_ptr<Module>> owned_;
 };
 
-struct Conv2dModuleOptions {
+struct Conv2dOptions {
   Size2 kernel = 1, stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
 };
-/// weight[out, in/groups, R, S], bias[out]; PyTorch's default initialisation (Kaiming uniform, a = sqrt 5).
+/// weight[out, in/groups, R, S], bias[out]; PyTorch's default initialisation (Kaiming uniform, a = sqrt 5). Throws
+/// ShapeError for sizes below 1 (padding below 0) and channels that do not divide into groups.
 class Conv2d : public Module {
  public:
-  Conv2d(std::int64_t in, std::int64_t out, Conv2dModuleOptions options);
+  Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options);
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Conv2d"; }
-  const Conv2dModuleOptions& options() const { return options_; }
+  const Conv2dOptions& options() const { return options_; }
   Tensor weight, bias;
 
  private:
-  Conv2dModuleOptions options_;
+  Conv2dOptions options_;
 };
 
 struct LinearOptions {
   bool bias = true;
 };
-/// weight[out, in], bias[out]; PyTorch's default initialisation.
+/// weight[out, in], bias[out]; PyTorch's default initialisation. Throws ShapeError for sizes below 1.
 class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
@@ -124,20 +143,25 @@ class Linear : public Module {
   Tensor weight, bias;
 };
 
-struct BatchNorm2dModuleOptions {
+struct BatchNorm2dOptions {
   double eps = 1e-5;
   double momentum = 0.1;
 };
-/// weight = 1, bias = 0, running_mean = 0, running_var = 1 (f32[channels]), num_batches_tracked i64 scalar.
+/// weight = 1, bias = 0, running_mean = 0, running_var = 1 (f32[channels]), num_batches_tracked i64 scalar. Throws
+/// ShapeError for no channels, UsageError for eps that is not positive or momentum outside [0,1].
 class BatchNorm2d : public Module {
  public:
-  explicit BatchNorm2d(std::int64_t channels, BatchNorm2dModuleOptions options = {});
+  explicit BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options = {});
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "BatchNorm2d"; }
   Tensor weight, bias, running_mean, running_var, num_batches_tracked;
 
+ protected:
+  /// Statistics need the range and precision of f32.
+  DType tensor_dtype(DType compute) const override { return compute == DType::f64 ? DType::f64 : DType::f32; }
+
  private:
-  BatchNorm2dModuleOptions options_;
+  BatchNorm2dOptions options_;
 };
 
 struct ReLUOptions {
@@ -155,6 +179,7 @@ class ReLU : public Module {
 
 class Dropout : public Module {
  public:
+  /// Throws UsageError unless 0 <= p <= 1.
   explicit Dropout(double p = 0.5);
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Dropout"; }
@@ -165,7 +190,8 @@ class Dropout : public Module {
 
 class MaxPool2d : public Module {
  public:
-  explicit MaxPool2d(Pool2dOptions options) : options_(options) {}
+  /// Throws ShapeError for a kernel or dilation below 1, a negative stride, padding above half the kernel.
+  explicit MaxPool2d(Pool2dOptions options);
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "MaxPool2d"; }
 
@@ -175,7 +201,8 @@ class MaxPool2d : public Module {
 
 class AvgPool2d : public Module {
  public:
-  explicit AvgPool2d(Pool2dOptions options) : options_(options) {}
+  /// As MaxPool2d; a dilation is a UsageError.
+  explicit AvgPool2d(Pool2dOptions options);
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "AvgPool2d"; }
 
@@ -185,7 +212,8 @@ class AvgPool2d : public Module {
 
 class AdaptiveAvgPool2d : public Module {
  public:
-  explicit AdaptiveAvgPool2d(Size2 output) : output_(output) {}
+  /// Throws ShapeError for an output size below 1.
+  explicit AdaptiveAvgPool2d(Size2 output);
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "AdaptiveAvgPool2d"; }
 
@@ -206,18 +234,21 @@ class Identity : public Module {
   std::string kind() const override { return "Identity"; }
 };
 
-/// Initialisers, in place, from init_generator(), as torch.nn.init. Fan-in of [K,C,R,S] is C*R*S, fan-out K*R*S.
+/// Initialisers, in place, from init_generator(), as torch.nn.init; they may change parameters. Fan-in of [K,C,R,S] is
+/// C*R*S, fan-out K*R*S.
 namespace init {
 enum class Fan : std::uint8_t { in, out };
 void uniform_(Tensor t, double low, double high);
 void normal_(Tensor t, double mean, double stddev);
 void constant_(Tensor t, double value);
+/// He et al., "Delving deep into rectifiers", 2015: standard deviation sqrt(2 / ((1 + negative_slope^2) * fan)), the
+/// uniform one within +-sqrt(3) of it. Throws ShapeError for a tensor of rank below 2, which has no fan.
 void kaiming_uniform_(Tensor t, double negative_slope = 0, Fan fan = Fan::in);
 void kaiming_normal_(Tensor t, double negative_slope = 0, Fan fan = Fan::in);
 }  // namespace init
 
 /// Copies tensors into the module by name, converting dtype, layout and device. Throws CheckpointError listing
-/// missing, unexpected and mis-shaped names; nothing is changed then.
+/// missing, unexpected, repeated and mis-shaped names; nothing is changed then, nor if memory runs out.
 void load_state(Module& module, const std::vector<NamedTensor>& tensors);
 
 }  // namespace cuttle::nn

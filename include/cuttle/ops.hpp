@@ -78,7 +78,7 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
 };
 /// logits[N,K] and targets i64[N] -> scalar: -log softmax of the target class, with PyTorch's label smoothing.
-/// The gradient flows to the logits. A target outside [0,K) is a DataError.
+/// The loss is f32, or f64 for f64 logits; its gradient flows to the logits. A target outside [0,K) is a DataError.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
 
 /// Rows of logits[N,K] whose largest value (the first of equals) stands at the target -> i64 scalar. No gradient.

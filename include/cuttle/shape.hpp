@@ -32,6 +32,9 @@ class Shape {
   std::string str() const;  ///< "[256,64,56,56]"
   friend bool operator==(const Shape& a, const Shape& b);
 
+  /// Whether both layouts store this shape in one order: not of rank 4, one channel, or one pixel.
+  bool is_layout_free() const { return rank_ != 4 || sizes_[1] == 1 || sizes_[2] * sizes_[3] == 1; }
+
  private:
   std::array<std::int64_t, kMaxRank> sizes_{};
   int rank_ = 0;

@@ -44,7 +44,7 @@ class Tensor {
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const;
-  std::int64_t size(int dim) const { return shape()[dim]; }
+  std::int64_t size(int dim) const;  ///< dim counts from the end if negative; ShapeError if there is none
   int rank() const { return shape().rank(); }
   std::int64_t numel() const;
   std::size_t nbytes() const;

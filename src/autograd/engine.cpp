@@ -20,6 +20,13 @@ Tensor sum_of(Tensor a, Tensor b) {
 }
 
 void add_to_leaf(TensorImpl& leaf, Tensor g) {
+  // The leaf may have been given other data (Module::to) since the op that used it ran.
+  if (g.shape() != leaf.shape || g.dtype() != leaf.dtype || g.device() != leaf.storage->device()) {
+    throw AutogradError(fmt::format("backward: the gradient {} does not fit its leaf, which is {}{} on {} by now",
+                                    g.str(), name_of(leaf.dtype), leaf.shape.str(), leaf.storage->device().str()),
+                        "convert or move the model before the forward pass, not between forward and backward");
+  }
+  if (g.rank() == 4) g = g.to(leaf.layout);
   if (leaf.grad.defined()) {
     if (g.numel() > 0) kernels(g).add(leaf.grad, g, leaf.grad);
     leaf.grad.impl()->storage->bump("backward");

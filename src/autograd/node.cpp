@@ -105,6 +105,12 @@ void check_in_place(const char* op, const Tensor& x, bool recorded) {
         fmt::format("'{}' would change {} in place, a view of a tensor that does not record it", op, x.str()),
         "clone() the view first, or use the op that does not work in place");
   }
+  if (recorded && impl.view_of == ViewOf::nothing && !impl.grad_fn && impl.storage.use_count() > 1) {
+    throw AutogradError(
+        fmt::format("'{}' would change {} in place, a constant with views, which would go on as constants", op,
+                    x.str()),
+        "clone() it first, or use the op that does not work in place");
+  }
   check_history(op, x);
 }
 

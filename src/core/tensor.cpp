@@ -30,10 +30,7 @@ Tensor make_tensor(std::shared_ptr<Storage> storage, std::size_t offset, const S
 
 bool is_exclusive(const Tensor& t) { return t.shared().use_count() == 1 && t.impl()->storage.use_count() == 1; }
 
-bool is_row_major(const Tensor& t) {
-  if (t.rank() != 4 || t.layout() == Layout::nchw) return true;
-  return t.size(1) == 1 || t.size(2) * t.size(3) == 1;
-}
+bool is_row_major(const Tensor& t) { return t.layout() == Layout::nchw || t.shape().is_layout_free(); }
 
 namespace {
 
@@ -55,6 +52,12 @@ Tensor Tensor::empty(const Shape& shape, TensorOptions options) {
 }
 
 const Shape& Tensor::shape() const { return checked(impl_).shape; }
+std::int64_t Tensor::size(int dim) const {
+  const Shape& s = shape();
+  if (dim < -s.rank() || dim >= s.rank()) throw ShapeError(fmt::format("size: {} has no dimension {}", str(), dim));
+  return s[dim];
+}
+
 std::int64_t Tensor::numel() const { return shape().numel(); }
 std::size_t Tensor::nbytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype()); }
 DType Tensor::dtype() const { return checked(impl_).dtype; }
@@ -119,7 +122,11 @@ void Tensor::set_grad(const Tensor& gradient) {
   if (gradient.defined() && (gradient.shape() != shape() || gradient.device() != device())) {
     throw ShapeError("set_grad: gradient " + gradient.str() + " of a tensor " + str());
   }
-  impl_->grad = gradient;
+  if (gradient.defined() && gradient.dtype() != dtype()) {
+    throw DtypeError("set_grad: gradient " + gradient.str() + " of a tensor " + str(), "convert it with .to(dtype)");
+  }
+  // backward adds to it element by element in memory order.
+  impl_->grad = gradient.defined() ? gradient.detach().to(layout()) : gradient;
 }
 
 void Tensor::set_data(const Tensor& source) {

@@ -13,7 +13,8 @@ void parallel_for(std::int64_t n, std::int64_t grain, void (*body)(void*, std::i
 template <class Body> void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
   using Plain = std::remove_reference_t<Body>;
   detail::parallel_for(
-      n, grain, [](void* context, std::int64_t begin, std::int64_t end) { (*static_cast<Plain*>(context))(begin, end); },
+      n, grain,
+      [](void* context, std::int64_t begin, std::int64_t end) { (*static_cast<Plain*>(context))(begin, end); },
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 

@@ -1,9 +1,8 @@
 #include "cpu/register.hpp"
 
-#include <unistd.h>
-
 #include <cstring>
 
+#include "cpu/cpu_info.hpp"
 #include "cuttle/device.hpp"
 #include "kernels.hpp"
 
@@ -12,7 +11,7 @@ namespace cuttle {
 void register_cpu(Backend& backend) {
   backend.devices = [] {
     const memory::SourceUsage usage = memory::HostSource().usage().value_or(memory::SourceUsage{});
-    return std::vector<DeviceInfo>{{kCpu, "cpu", usage.total_bytes, usage.free_bytes}};
+    return std::vector<DeviceInfo>{{kCpu, cpu::processor_name(), usage.total_bytes, usage.free_bytes}};
   };
   backend.make_source = [](int) -> std::unique_ptr<memory::MemorySource> {
     return std::make_unique<memory::HostSource>();

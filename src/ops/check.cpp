@@ -53,6 +53,17 @@ void same_shape(const char* op, const Tensor& a, const Tensor& b) {
   }
 }
 
+void no_partial_overlap(const char* op, const Tensor& target, const Tensor& source) {
+  if (target.numel() == 0 || source.numel() == 0 || target.device() != source.device()) return;
+  const auto* t = static_cast<const char*>(target.raw_data());
+  const auto* s = static_cast<const char*>(source.raw_data());
+  const bool apart = t + target.nbytes() <= s || s + source.nbytes() <= t;
+  if (!apart && (t != s || target.nbytes() != source.nbytes())) {
+    throw AutogradError(fmt::format("{}: {} and {} overlap in memory", op, target.str(), source.str()),
+                        "clone() the source first");
+  }
+}
+
 void shape_if_defined(const char* op, std::string_view what, const Tensor& t, const Shape& wanted) {
   if (t.defined() && t.shape() != wanted) {
     throw ShapeError(fmt::format("{}: {} must have shape {}, but is {}", op, what, wanted.str(), t.str()));

@@ -15,6 +15,9 @@ void dtype(const char* op, std::string_view what, const Tensor& t, DType wanted)
 void same_device(const char* op, std::initializer_list<const Tensor*> tensors);
 void same_dtype(const char* op, std::initializer_list<const Tensor*> tensors);
 void same_shape(const char* op, const Tensor& a, const Tensor& b);
+/// In-place ops read and write element by element: throws AutogradError if `source` shares some, but not the very same,
+/// memory with `target`.
+void no_partial_overlap(const char* op, const Tensor& target, const Tensor& source);
 /// t is undefined or of exactly this shape.
 void shape_if_defined(const char* op, std::string_view what, const Tensor& t, const Shape& wanted);
 /// Every factor in [low, 2^31): larger ones are typing errors and would overflow the arithmetic on sizes.

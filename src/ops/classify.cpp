@@ -62,8 +62,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   if (logits.numel() == 0) {
     throw ShapeError(fmt::format("{}: {} has no rows, so there is no loss", kOp, logits.str()));
   }
-  Tensor loss = Tensor::empty({}, logits.options());
-  const Tensor log_sum_exp = Tensor::empty({logits.size(0)}, logits.options());
+  // A loss of 16 bits would overflow as soon as it is scaled.
+  TensorOptions wide = logits.options();
+  if (wide.dtype != DType::f64) wide.dtype = DType::f32;
+  Tensor loss = Tensor::empty({}, wide);
+  const Tensor log_sum_exp = Tensor::empty({logits.size(0)}, wide);
   kernels(logits).cross_entropy(logits, targets, options, loss, log_sum_exp);
   if (autograd::recording({&logits})) {
     autograd::record(
@@ -80,8 +83,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 
 Tensor correct_count(const Tensor& logits, const Tensor& targets) {
   check_targets("correct_count", logits, targets);
-  Tensor out = Tensor::zeros({}, {DType::i64, logits.device(), logits.layout()});
-  if (logits.numel() > 0) kernels(logits).correct_count(logits, targets, out);
+  if (logits.numel() == 0) return Tensor::zeros({}, {DType::i64, logits.device()});
+  Tensor out = Tensor::empty({}, {DType::i64, logits.device()});
+  kernels(logits).correct_count(logits, targets, out);
   return out;
 }
 

@@ -57,22 +57,12 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dO
                        Tensor dy, Gradients& in) {
                      const Kernels& k = kernels(dy);
                      const bool empty = dy.numel() == 0;
-                     if (in.needed(1)) {
-                       autograd::give_accumulating(in, 1, w_shape, like, [&](Tensor dw, bool accumulate) {
-                         if (!empty)
-                           k.conv2d_backward_filter(dy, saved_x.get(kOp), options, dw, accumulate);
-                         else if (!accumulate)
-                           dw.zero_();
-                       });
-                     }
-                     if (in.needed(2)) {
-                       autograd::give_accumulating(in, 2, {w_shape[0]}, like, [&](Tensor db, bool accumulate) {
-                         if (!empty)
-                           k.bias_backward(dy, db, accumulate);
-                         else if (!accumulate)
-                           db.zero_();
-                       });
-                     }
+                     autograd::give_accumulating(in, 1, w_shape, like, empty, [&](const Tensor& dw, bool accumulate) {
+                       k.conv2d_backward_filter(dy, saved_x.get(kOp), options, dw, accumulate);
+                     });
+                     autograd::give_accumulating(
+                         in, 2, {w_shape[0]}, like, empty,
+                         [&](const Tensor& db, bool accumulate) { k.bias_backward(dy, db, accumulate); });
                      if (in.needed(0)) {
                        Tensor dx = Tensor::empty(x_shape, like);
                        if (!empty) k.conv2d_backward_data(dy, saved_w.get(kOp), options, dx);

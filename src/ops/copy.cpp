@@ -35,7 +35,7 @@ Tensor Tensor::to(DType dtype) const {
 Tensor Tensor::to(Layout layout) const {
   if (layout == this->layout()) return *this;
   Tensor out;
-  if (rank() != 4 || (size(1) == 1 || size(2) * size(3) <= 1)) {  // both orders are the same: only the tag changes
+  if (shape().is_layout_free()) {  // only the tag changes
     out = make_tensor(impl_->storage, impl_->offset, shape(), dtype(), layout);
     out.impl()->view_of = autograd::view_kind(*this);
   } else {
@@ -72,6 +72,11 @@ void check_unrecorded_change(const char* op, const Tensor& t) {
 Tensor& Tensor::copy_(const Tensor& source) {
   check::same_shape("copy_", *this, source);
   check_unrecorded_change("copy_", *this);
+  check::no_partial_overlap("copy_", *this, source);
+  if (grad_enabled() && source.requires_grad()) {
+    throw AutogradError(fmt::format("'copy_' would lose the history of {}, which needs a gradient", source.str()),
+                        "detach() it, do it under NoGrad, or use add_ on zeros");
+  }
   NoGrad no_grad;
   const Tensor here = source.to(device());
   if (numel() > 0) kernels(*this).convert(here, *this);

@@ -71,6 +71,12 @@ Tensor add(const Tensor& a, const Tensor& b) {
 Tensor add_(Tensor a, const Tensor& b) {
   const Tensor other = addend("add_", a, b);
   const bool recorded = recording({&a, &other});
+  check::no_partial_overlap("add_", a, other);
+  if (recorded && a.impl() != other.impl() && a.raw_data() == other.raw_data() && a.numel() > 0) {
+    throw AutogradError(
+        fmt::format("add_: {} would be added to itself under another name, which loses its history", a.str()),
+        "pass the same tensor twice, or clone() one");
+  }
   autograd::check_in_place("add_", a, recorded);
   if (a.numel() > 0) kernels(a).add(a, other, a);
   autograd::mark_changed("add_", a);
@@ -135,8 +141,9 @@ Tensor mean(const Tensor& x) {
 
 Tensor non_finite_count(const Tensor& x) {
   check::floating("non_finite_count", x);
-  Tensor out = Tensor::zeros({}, {DType::i64, x.device(), x.layout()});
-  if (x.numel() > 0) kernels(x).non_finite_count(x, out);
+  if (x.numel() == 0) return Tensor::zeros({}, {DType::i64, x.device()});
+  Tensor out = Tensor::empty({}, {DType::i64, x.device()});
+  kernels(x).non_finite_count(x, out);
   return out;
 }
 

@@ -27,22 +27,11 @@ Tensor linear_rows(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       [saved_x, saved_w, x_shape = x.shape(), w_shape = weight.shape(), like = x.options()](Tensor dy, Gradients& in) {
         const Kernels& k = kernels(dy);
         const bool empty = dy.numel() == 0;
-        if (in.needed(1)) {
-          autograd::give_accumulating(in, 1, w_shape, like, [&](Tensor dw, bool accumulate) {
-            if (!empty)
-              k.linear_backward_weight(dy, saved_x.get(kOp), dw, accumulate);
-            else if (!accumulate)
-              dw.zero_();
-          });
-        }
-        if (in.needed(2)) {
-          autograd::give_accumulating(in, 2, {w_shape[0]}, like, [&](Tensor db, bool accumulate) {
-            if (!empty)
-              k.bias_backward(dy, db, accumulate);
-            else if (!accumulate)
-              db.zero_();
-          });
-        }
+        autograd::give_accumulating(in, 1, w_shape, like, empty, [&](const Tensor& dw, bool accumulate) {
+          k.linear_backward_weight(dy, saved_x.get(kOp), dw, accumulate);
+        });
+        autograd::give_accumulating(in, 2, {w_shape[0]}, like, empty,
+                                    [&](const Tensor& db, bool accumulate) { k.bias_backward(dy, db, accumulate); });
         if (in.needed(0)) {
           Tensor dx = Tensor::empty(x_shape, like);
           if (!empty) k.linear_backward_data(dy, saved_w.get(kOp), dx);

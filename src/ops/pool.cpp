@@ -15,6 +15,7 @@ namespace {
 Shape resolve(const char* op, const Tensor& x, Pool2dOptions& o) {
   check::rank(op, "input", x, 4);
   check::floating(op, x);
+  if (x.size(2) == 0 || x.size(3) == 0) throw ShapeError(fmt::format("{}: {} has no pixels", op, x.str()));
   if (o.stride.h == 0) o.stride.h = o.kernel.h;
   if (o.stride.w == 0) o.stride.w = o.kernel.w;
   check::sizes_in_range(op, "kernel", o.kernel, 1);

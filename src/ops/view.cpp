@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <span>
 #include <vector>
 
@@ -35,16 +34,17 @@ Tensor reshaped(const Tensor& x, const Shape& shape, Layout layout) {
 Tensor Tensor::reshape(std::initializer_list<std::int64_t> sizes) const {
   std::vector<std::int64_t> resolved(sizes);
   std::int64_t known = 1;
+  bool overflow = false;
   std::int64_t* open = nullptr;
   for (std::int64_t& size : resolved) {
     if (size == -1 && !open) {
       open = &size;
     } else {
-      known *= size;
+      overflow |= __builtin_mul_overflow(known, size, &known);
     }
   }
   if (open) {
-    if (known <= 0 || numel() % known != 0) {
+    if (overflow || known <= 0 || numel() % known != 0) {
       throw ShapeError(fmt::format("reshape: no size for -1 makes [{}] hold the {} elements of {}",
                                    fmt::join(sizes, ","), numel(), str()));
     }
@@ -94,17 +94,10 @@ Tensor flatten(const Tensor& x, int start) {
   if (start < 0 || start >= std::max(x.rank(), 1)) {
     throw ShapeError(fmt::format("flatten: {} has no dimension {}", x.str(), start));
   }
-  Shape shape;
-  std::array<std::int64_t, Shape::kMaxRank> sizes{};
-  std::int64_t rest = 1;
-  for (int i = 0; i < x.rank(); ++i) {
-    if (i < start)
-      sizes[static_cast<std::size_t>(i)] = x.size(i);
-    else
-      rest *= x.size(i);
-  }
-  sizes[static_cast<std::size_t>(start)] = rest;
-  return x.reshape(Shape(std::span<const std::int64_t>(sizes.data(), static_cast<std::size_t>(start) + 1)));
+  const std::span<const std::int64_t> sizes(x.shape().begin(), x.shape().end());
+  std::vector<std::int64_t> flat(sizes.begin(), sizes.begin() + start);
+  flat.push_back(Shape(sizes.subspan(static_cast<std::size_t>(start))).numel());
+  return x.reshape(Shape(std::span<const std::int64_t>(flat)));
 }
 
 }  // namespace cuttle

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <new>
+
+#include "cli/commands.hpp"
+#include "cli/suggest.hpp"
+#include "cli/values.hpp"
+#include "cuttle/error.hpp"
+#include "cuttle/version.hpp"
+
+namespace {
+
+enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kOutOfMemory = 3, kBadInput = 4 };
+
+int report(const cuttle::Error& error, ExitCode code) {
+  fmt::print(stderr, "cuttle: {}\n", error.what());
+  return code;
+}
+
+int report_lost_output() {
+  return report(cuttle::IoError("stdout cannot be written: it is full or closed, and output is lost",
+                                "check the space left where it leads, or the program that reads it"),
+                kFailed);
+}
+
+/// A file opened in place of a closed standard stream would get what is meant for that stream.
+void occupy_standard_streams() {
+  while (true) {
+    const int descriptor = open("/dev/null", O_RDONLY);  // where writing fails, as it should
+    if (descriptor > STDERR_FILENO) close(descriptor);
+    if (descriptor < 0 || descriptor > STDERR_FILENO) return;
+  }
+}
+
+bool all_output_arrived() {
+  std::cout.flush();
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+}
+
+int run(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return kDone;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
+    return report(cuttle::cli::usage_error(app, error), kUsage);
+  } catch (const cuttle::UsageError& error) {
+    return report(error, kUsage);
+  } catch (const cuttle::OutOfMemoryError& error) {
+    return report(error, kOutOfMemory);
+  } catch (const cuttle::DataError& error) {
+    return report(error, kBadInput);
+  } catch (const cuttle::CheckpointError& error) {
+    return report(error, kBadInput);
+  } catch (const cuttle::Error& error) {
+    return report(error, kFailed);
+  } catch (const std::bad_alloc&) {
+    return report(cuttle::OutOfMemoryError("the system has no more memory for this process",
+                                           "take a smaller --batch or --size, or end other programs"),
+                  kOutOfMemory);
+  } catch (const std::exception& error) {
+    if (std::ferror(stdout) != 0) return report_lost_output();
+    return report(cuttle::Error(error.what()), kFailed);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  occupy_standard_streams();
+  CLI::App app("Trains convolutional image classifiers", "cuttle");
+  app.set_version_flag("--version", fmt::format("cuttle {}", cuttle::kVersion));
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a script's flag can be overridden
+  app.footer(
+      "cuttle COMMAND --help lists the flags of a command.\n"
+      "Exit codes: 0 done, 2 usage, 3 out of memory, 4 bad data or checkpoint, 1 anything else.");
+  cuttle::cli::add_train(app, argc > 0 ? argv[0] : "cuttle");
+  cuttle::cli::add_eval(app);
+  cuttle::cli::add_predict(app);
+  cuttle::cli::add_bench(app);
+  cuttle::cli::add_doctor(app);
+  cuttle::cli::refuse_bad_values(app);
+  const int code = run(app, argc, argv);
+  return code == kDone && !all_output_arrived() ? report_lost_output() : code;
+}

@@ -1,0 +1,206 @@
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/options.hpp"
+#include "cuttle/error.hpp"
+#include "cuttle/models.hpp"
+#include "report/report.hpp"
+#include "train/console_sink.hpp"
+#include "train/json_sink.hpp"
+#include "train/run_folder.hpp"
+#include "train/trainer.hpp"
+
+namespace cuttle::cli {
+namespace {
+
+struct TrainFlags {
+  train::TrainConfig config;
+  DeviceFlags device;
+  std::string optimizer = "sgd", schedule = "one-cycle";
+  std::string out, resume, program;
+};
+
+void add_flags(CLI::App& command, TrainFlags& flags) {
+  train::TrainConfig& c = flags.config;
+  command.add_option("--model", c.model, "architecture")->capture_default_str();
+  command.add_option("--data", c.data, "folder of a data set, or synthetic; default: the shipped data/mnist");
+  command.add_option("--size", c.size, "resize images to SIZE x SIZE; default: as they are");
+  command.add_option("--weights", c.weights, "start from the weights in this file");
+  command.add_option("--out", flags.out, "folder for weights, state, metrics and report; default: out/MODEL");
+  command.add_option("--resume", flags.resume, "go on with the run in this folder, with its settings");
+
+  command.add_option("--epochs", c.epochs, "times to go through the training images; default: 2");
+  command.add_option("--steps", c.steps, "end after so many optimizer steps; the schedule stays that of --epochs");
+  add_batch_flag(command, c.batch, "images in memory at once");
+  command.add_option("--accumulate", c.accumulate, "batches that make one optimizer step")->capture_default_str();
+  command.add_option("--optimizer", flags.optimizer, "sgd or adamw")->capture_default_str();
+  command.add_option("--lr", c.lr, "highest learning rate; default: 0.05 for sgd, 0.002 for adamw");
+  command.add_option("--momentum", c.momentum, "of sgd")->capture_default_str();
+  command.add_option("--weight-decay", c.weight_decay, "default: 0.0005 for sgd, 0.01 for adamw");
+  command.add_option("--label-smoothing", c.label_smoothing, "share of the target spread over all classes")
+      ->capture_default_str();
+  command
+      .add_option("--schedule", flags.schedule,
+                  "learning rate over the run: constant, step (a tenth after each third), cosine or one-cycle")
+      ->capture_default_str();
+  command.add_option("--warmup", c.warmup, "steps of linear rise before the schedule")->capture_default_str();
+  command.add_option("--clip-grad-norm", c.clip_grad_norm, "scale gradients down to this norm; 0: never")
+      ->capture_default_str();
+  command.add_option("--seed", c.seed, "of weights, order and dropout")->capture_default_str();
+  add_recompute_flag(command);
+  add_device_flags(command, flags.device);
+}
+
+/// Brings the flags that are kept as text into the configuration.
+void complete(TrainFlags& flags) {
+  train::TrainConfig& c = flags.config;
+  c.optimizer = train::parse_optimizer(flags.optimizer);
+  c.schedule = train::parse_schedule(flags.schedule);
+  c.precision = train::parse_precision(flags.device.precision);
+  c.device = flags.device.device;
+  c.threads = flags.device.threads;
+  if (!flags.device.memory_limit.empty()) c.memory_limit = parse_bytes("--memory-limit", flags.device.memory_limit);
+  train::validate(c);
+  apply_threads(c.threads);
+}
+
+/// Names, without dashes, of the flags that stand on the command line.
+std::vector<std::string> given_flags(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() > 0 && !option->get_lnames().empty()) names.push_back(option->get_lnames().front());
+  }
+  return names;
+}
+
+/// out/MODEL, or the first of out/MODEL-2, -3... that holds no run: a default never overwrites.
+std::string free_folder(const std::string& model) {
+  const std::string base = (std::filesystem::path("out") / model).string();
+  std::string folder = base;
+  for (int i = 2; std::filesystem::exists(folder); ++i) folder = fmt::format("{}-{}", base, i);
+  return folder;
+}
+
+std::string quoted(const std::string& word) {
+  if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,") ==
+      std::string::npos) {
+    return word;
+  }
+  std::string result = "'";
+  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+int terminal_columns() {
+  if (!isatty(STDOUT_FILENO)) return 0;
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+std::unique_ptr<train::EventSink> make_console(const TrainFlags& flags, const std::string& out) {
+  if (flags.device.json) return std::make_unique<train::JsonSink>(std::cout);
+  return std::make_unique<train::ConsoleSink>(
+      std::cout,
+      train::ConsoleSink::Options{.columns = terminal_columns(),
+                                  .resume_command = quoted(flags.program) + " train --resume " + quoted(out)});
+}
+
+/// Says on stderr where a run went that was in the way.
+class PreviousRunNotice final : public train::EventSink {
+ public:
+  void started(const train::StartEvent& event) override {
+    if (event.previous_run.empty()) return;
+    fmt::print(stderr, "{} held a run; it is now in {}\n", event.out, event.previous_run);
+  }
+};
+
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error);
+}
+
+train::RunState load_state(const std::string& folder) {
+  const std::string file = train::state_file_of(folder);
+  if (!std::filesystem::exists(file)) {
+    throw CheckpointError(fmt::format("there is no run in {}: {} is not there", folder, file),
+                          "name the folder that a run was started in");
+  }
+  return train::load_run_state(file);
+}
+
+/// Another number of epochs moves the rest of the run to another curve.
+void say_if_stretched(const train::RunState& state, const train::TrainConfig& next) {
+  const train::TrainConfig& started = state.config;
+  if (next.epochs == started.epochs || next.schedule == train::ScheduleKind::constant) return;
+  const std::int64_t step = state.progress.step;
+  fmt::print(stderr,
+             "the {} schedule now spans {} epochs, not {}: lr was {:.3g} at step {}, and is {:.3g} at the next\n",
+             train::name_of(next.schedule), next.epochs.value(), started.epochs.value(),
+             train::make_schedule(started, state.train_images)(std::max<std::int64_t>(0, step - 1)), step,
+             train::make_schedule(next, state.train_images)(step));
+}
+
+void run(TrainFlags flags, const std::vector<std::string>& given) {
+  complete(flags);
+  std::optional<train::RunState> state;
+  if (!flags.resume.empty()) {
+    state = load_state(flags.resume);
+    const train::TrainConfig next = train::resumed_config(state->config, flags.config, given);
+    say_if_stretched(*state, next);
+    state->config = next;
+  }
+  train::TrainConfig& config = state ? state->config : flags.config;
+  config.data = data_or_default(config.data);
+  const std::string out = !flags.out.empty() ? flags.out : state ? flags.resume : free_folder(config.model);
+
+  const WantedImages wanted =
+      config.data == "synthetic" ? wanted_by_model(config.model, config.size) : WantedImages{.size = config.size};
+  models::find(config.model);
+  const data::ImageSet train_set = open_images(config.data, data::Split::train, wanted);
+  const data::ImageSet test_set = open_images(config.data, data::Split::test, wanted);
+  parse_device(config.device);
+  say_if_no_gpu(config.device);
+
+  catch_interrupts();
+  train::MetricsFile metrics(train::metrics_file_of(out), state ? train::metrics_file_of(flags.resume) : std::string());
+  report::ReportSink report(train::report_file_of(out), train::metrics_file_of(out), test_set);
+  const std::unique_ptr<train::EventSink> console = make_console(flags, out);
+  PreviousRunNotice notice;
+  train::Trainer::Options options{.out = out,
+                                  .sinks = {&notice, &metrics, &report, console.get()},
+                                  .stop_requested = [] { return interrupted() || !std::cout; },
+                                  .continues = state && same_folder(out, flags.resume)};
+  try {
+    if (state) {
+      train::Trainer(*state, train_set, test_set, std::move(options)).run();
+    } else {
+      train::Trainer(config, train_set, test_set, std::move(options)).run();
+    }
+  } catch (const ShapeError& error) {
+    throw unsuitable_size(config.model, train_set.height, error);
+  }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, const std::string& program) {
+  CLI::App* command = app.add_subcommand("train", "Train a model and keep everything in a folder");
+  const auto flags = std::make_shared<TrainFlags>();
+  flags->program = program;
+  add_flags(*command, *flags);
+  command->callback([flags, command] { run(*flags, given_flags(*command)); });
+}
+
+}  // namespace cuttle::cli

@@ -1,0 +1,29 @@
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace cuttle {
+
+/// Replaces a file as a whole: the content goes to `<file>.tmp` beside it and takes the file's place in commit(). Until
+/// then, and if anything fails, `file` holds what it held. Writers of one file wait for each other. A process that is
+/// killed leaves the .tmp file, which the next writer overwrites. Throws IoError.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string file);
+  ~AtomicFile();  ///< removes the temporary file unless it was committed
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  /// Syncs the content, renames, and syncs the folder: after it returns, the new content survives a power cut.
+  void commit();
+
+ private:
+  bool lock_temporary();
+  [[noreturn]] void fail(const char* what, int error) const;
+
+  std::string file_, temporary_;
+  int descriptor_ = -1;
+};
+
+}  // namespace cuttle

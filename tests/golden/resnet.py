@@ -1,0 +1,53 @@
+"""What models_test.cpp compares the ResNets with: names and shapes of torchvision's state_dict, and results in float64
+for weights and images that both sides compute from the same hash.
+usage: resnet.py DIRECTORY   (writes NAME_state.txt and NAME_results.txt there)"""
+import sys
+
+import numpy as np
+import torch
+import torchvision
+
+
+def hashed(index: int, shape) -> torch.Tensor:
+    """Values in [-0.5, 0.5), the same as in models_test.cpp."""
+    count = int(np.prod(shape, dtype=np.int64))
+    h = np.arange(1, count + 1, dtype=np.uint32) * np.uint32(2654435761) ^ np.uint32(index * 0x9E3779B9 % 2**32)
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(0x85EBCA6B)
+    h ^= h >> np.uint32(13)
+    return torch.from_numpy(h.astype(np.float64) / 2**32 - 0.5).reshape(shape)
+
+
+def fill(model):
+    for index, (name, t) in enumerate(model.state_dict().items()):
+        u = hashed(index, t.shape)
+        if t.dim() > 1:
+            t.copy_(u * (24 / t[0].numel()) ** 0.5)
+        elif name.endswith(("weight", "running_var")):
+            t.copy_(1 + 0.4 * u)
+        elif t.dim() == 1:
+            t.copy_(0.4 * u)
+
+
+def results(model):
+    images, labels = 4 * hashed(1000, (2, 3, 64, 64)), torch.tensor([3, 7])
+    logits = model.train()(images)
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    loss.backward()
+    yield "train_logits", logits
+    yield "loss", loss
+    for name in ["conv1.weight", "layer1.0.bn1.weight", "layer3.0.downsample.0.weight", "layer4.1.conv2.weight", "fc.bias"]:
+        yield "grad_norm:" + name, model.get_parameter(name).grad.norm()
+    yield "eval_logits", model.eval()(images)
+
+
+for name in ["resnet18", "resnet50"]:
+    make = getattr(torchvision.models, name)
+    with open(f"{sys.argv[1]}/{name}_state.txt", "w") as f:
+        for key, t in make().state_dict().items():
+            f.write(f"{key} [{','.join(map(str, t.shape))}]\n")
+    model = make(num_classes=10).double()
+    fill(model)
+    with open(f"{sys.argv[1]}/{name}_results.txt", "w") as f:
+        for key, t in results(model):
+            f.write(key + " " + " ".join(f"{v:.12g}" for v in t.detach().flatten().tolist()) + "\n")

@@ -1,0 +1,32 @@
+#pragma once
+#include <cstddef>
+#include <limits>
+#include <memory>
+
+#include "cuttle/memory.hpp"
+
+namespace cuttle::test {
+
+/// Passes on to another source, but has no room at call number `first` (from 1) and the `count - 1` calls after it.
+class FailingSource final : public memory::MemorySource {
+ public:
+  static constexpr std::size_t kForever = std::numeric_limits<std::size_t>::max();
+
+  FailingSource(std::unique_ptr<memory::MemorySource> base, std::size_t first, std::size_t count = 1)
+      : base_(std::move(base)), first_(first), count_(count) {}
+
+  void* allocate(std::size_t bytes) override {
+    ++calls_;
+    const bool fails = calls_ >= first_ && calls_ - first_ < count_;
+    return fails ? nullptr : base_->allocate(bytes);
+  }
+  void deallocate(void* pointer, std::size_t bytes) noexcept override { base_->deallocate(pointer, bytes); }
+  std::string name() const override { return "failing " + base_->name(); }
+  std::optional<memory::SourceUsage> usage() const override { return base_->usage(); }
+
+ private:
+  std::unique_ptr<memory::MemorySource> base_;
+  std::size_t first_, count_, calls_ = 0;
+};
+
+}  // namespace cuttle::test
