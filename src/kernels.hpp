@@ -1,5 +1,7 @@
 #pragma once
 #include <cstddef>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +35,14 @@ template <class... Args> struct Slot<void(Args...)> {
 
 using Tensors = std::span<const Tensor>;
 
+/// What follows a batch norm in the same kernel: y = min(max(bn(x) + residual, 0), ceiling), the clamp only where
+/// `relu` is set. residual may be undefined.
+struct Activation {
+  Tensor residual = {};
+  bool relu = false;
+  double ceiling = std::numeric_limits<double>::infinity();
+};
+
 /// "accumulate": the output already holds a gradient and the kernel adds to it (beta = 1), else it overwrites.
 struct Kernels {
   // Elementwise. `convert` changes dtype and layout of equal logical shapes on one device.
@@ -48,14 +58,20 @@ struct Kernels {
   Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
   Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a or b
   Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};                    // out may be x
-  Slot<void(const Tensor& x, const Tensor& out)> relu{"relu"};                                     // out may be x
-  Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx)> relu_backward{"relu_backward"};  // dx may be dy
-  /// Element i is kept, times 1/(1-p), iff philox_uniform(w(i)) >= p; else it is 0. Its own backward.
-  Slot<void(const Tensor& x, double p, PhiloxKey, const Tensor& out)> dropout{"dropout"};
+  /// min(max(x, 0), ceiling), NaN stays NaN; ceiling is infinity for ReLU and 6 for ReLU6. out may be x, dx may be dy.
+  Slot<void(const Tensor& x, double ceiling, const Tensor& out)> relu{"relu"};
+  /// dy where 0 < y < ceiling (or y is NaN), else 0.
+  Slot<void(const Tensor& y, const Tensor& dy, double ceiling, const Tensor& dx)> relu_backward{"relu_backward"};
+  /// Element i is kept, times 1/(1-p), iff philox_uniform(w(i)) >= p; else it is 0. Its own backward. `advance` (i64
+  /// scalar on the device, or undefined) is added to the key's offset by the kernel: a captured step draws new numbers
+  /// at every replay.
+  Slot<void(const Tensor& x, double p, PhiloxKey, const Tensor& advance, const Tensor& out)> dropout{"dropout"};
   Slot<void(const Tensor& x, const Tensor& out)> sum{"sum"};                            // scalar out
   Slot<void(const Tensor& x, const Tensor& out)> non_finite_count{"non_finite_count"};  // i64 scalar
-  Slot<void(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& out)> normalize_images{
-      "normalize_images"};
+  /// u8 -> out of any floating dtype, same layout: ((pixel / 255) - mean[c]) / stddev[c]. `windows` (i32[N,3]: top,
+  /// left, flip; or undefined) moves each image: out(h, w) = in(h + top, flip ? W-1 - w + left : w + left), 0 outside.
+  Slot<void(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& windows, const Tensor& out)>
+      normalize_images{"normalize_images"};
 
   // Convolution. bias may be undefined.
   Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions&, const Tensor& y)> conv2d{
@@ -83,24 +99,30 @@ struct Kernels {
   Slot<void(const Tensor& x, const Tensor& y)> adaptive_avg_pool2d{"adaptive_avg_pool2d"};
   Slot<void(const Tensor& dy, const Tensor& dx)> adaptive_avg_pool2d_backward{"adaptive_avg_pool2d_backward"};
 
-  // Batch norm. weight, bias, running_* may be undefined; mean and inv_std f32[C] (f64 where x is f64) are outputs of
-  // the forward in training and inputs of the backward. d_weight and d_bias may be undefined; they are overwritten.
+  // Batch norm, followed by an Activation. weight, bias, running_* and batches (i64 scalar, counted up) may be
+  // undefined; mean and inv_std f32[C] (f64 where x is f64) are outputs of the forward in training and inputs of the
+  // backward.
   Slot<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-            const Tensor& running_var, const BatchNorm2dOptions&, const Tensor& y, const Tensor& mean,
-            const Tensor& inv_std)>
+            const Tensor& running_var, const Tensor& batches, const BatchNorm2dOptions&, const Activation&,
+            const Tensor& y, const Tensor& mean, const Tensor& inv_std)>
       batch_norm_train{"batch_norm_train"};
   Slot<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-            const Tensor& running_var, double eps, const Tensor& y)>
+            const Tensor& running_var, double eps, const Activation&, const Tensor& y)>
       batch_norm_eval{"batch_norm_eval"};
-  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& inv_std,
-            const Tensor& dx, const Tensor& d_weight, const Tensor& d_bias)>
+  /// y is undefined unless act.relu; act.residual is not given. d_residual (undefined where none is wanted; may be dy)
+  /// receives dy behind the clamp. d_weight and d_bias may be undefined; they are overwritten.
+  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& bias,
+            const Tensor& mean, const Tensor& inv_std, const Activation& act, const Tensor& dx,
+            const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
       batch_norm_train_backward{"batch_norm_train_backward"};
-  /// Of batch_norm_eval: mean and inv_std are constants. dx, d_weight, d_bias may each be undefined.
-  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& running_mean,
-            const Tensor& running_var, double eps, const Tensor& dx, const Tensor& d_weight, const Tensor& d_bias)>
+  /// Of batch_norm_eval: mean and inv_std are constants. dx, d_residual, d_weight, d_bias may each be undefined.
+  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& running_mean,
+            const Tensor& running_var, double eps, const Activation& act, const Tensor& dx, const Tensor& d_residual,
+            const Tensor& d_weight, const Tensor& d_bias)>
       batch_norm_eval_backward{"batch_norm_eval_backward"};
 
-  // Classification, x[N,K]. Targets are i64[N]; the CPU kernels throw DataError on one outside [0,K).
+  // Classification, x[N,K]. Targets are i64[N]; the CPU kernels throw DataError on one outside [0,K), the CUDA kernels,
+  // which nobody waits for, make the loss NaN.
   Slot<void(const Tensor& x, const Tensor& y)> log_softmax{"log_softmax"};
   Slot<void(const Tensor& dy, const Tensor& y, const Tensor& dx)> log_softmax_backward{"log_softmax_backward"};
   Slot<void(const Tensor& x, const Tensor& y)> softmax{"softmax"};
@@ -116,29 +138,60 @@ struct Kernels {
 
   // Optimizers: one call for the whole model. Scalars that change between steps are tensors on the device, so that a
   // captured step reads their current value.
+  struct Update {
+    Tensors params;                 ///< f32 (CPU: or f64)
+    Tensors grads;                  ///< each of the parameter's shape and layout, of its dtype or f16 or bf16
+    Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none
+    std::span<const double> decay;  ///< weight decay of each
+    Tensor lr, step;                ///< f32 scalar; i64 scalar, already counted
+    Tensor factor;                  ///< f32 scalar that multiplies gradients; not finite: change nothing; undefined: 1
+  };
   struct SgdHyper {
     double momentum, dampening;
     bool nesterov;
   };
-  /// g = grad + decay[i]*param; buffer = momentum*buffer + (1-dampening)*g (buffer = g where step == 1);
-  /// param -= lr * (nesterov ? g + momentum*buffer : buffer). lr: f32 scalar; step: i64 scalar, already counted.
-  /// buffers is empty where momentum is 0.
-  Slot<void(Tensors params, Tensors grads, Tensors buffers, std::span<const double> decay, const SgdHyper&,
-            const Tensor& lr, const Tensor& step)>
-      sgd_step{"sgd_step"};
+  /// g = factor*grad + decay[i]*param; buffer = momentum*buffer + (1-dampening)*g (buffer = g where step == 1);
+  /// param -= lr * (nesterov ? g + momentum*buffer : buffer). buffers is empty where momentum is 0.
+  Slot<void(const Update&, Tensors buffers, const SgdHyper&)> sgd_step{"sgd_step"};
   struct AdamWHyper {
     double beta1, beta2, eps;
   };
   /// Loshchilov & Hutter, decoupled decay; step (i64 scalar, already counted) gives the bias correction.
-  Slot<void(Tensors params, Tensors grads, Tensors exp_avg, Tensors exp_avg_sq, std::span<const double> decay,
-            const AdamWHyper&, const Tensor& lr, const Tensor& step)>
-      adamw_step{"adamw_step"};
-  /// Adds one to an i64 scalar.
-  Slot<void(const Tensor& counter)> increment{"increment"};
+  Slot<void(const Update&, Tensors exp_avg, Tensors exp_avg_sq, const AdamWHyper&)> adamw_step{"adamw_step"};
+  /// Adds one to an i64 scalar, unless `factor` (f32 scalar, may be undefined) is not finite.
+  Slot<void(const Tensor& counter, const Tensor& factor)> increment{"increment"};
+  /// Dynamic loss scaling, as torch.amp.GradScaler.
+  struct LossScaleRule {
+    double growth = 2, backoff = 0.5;
+    std::int64_t interval = 2000;  ///< good steps in a row before the scale grows
+    double least = 1, most = 65536.0 * 256;
+  };
+  /// norm: f32 scalar of the gradients of scaled losses, in: their 2-norm, out: divided by the scale. factor (f32
+  /// scalar, out): 1/scale * min(1, max_norm / (norm + 1e-6)) with the new norm, no min where max_norm is 0; NaN where
+  /// the norm is not finite. scale (f32 scalar, may be undefined: 1) then follows the rule; counts (i64[2], undefined
+  /// with scale) holds good steps since it last changed and skipped steps in a row.
+  Slot<void(const Tensor& norm, const Tensor& scale, const Tensor& counts, double max_norm, const LossScaleRule&,
+            const Tensor& factor)>
+      gradient_factor{"gradient_factor"};
   /// sqrt of the sum of squares of all elements of all tensors -> f32 scalar.
   Slot<void(Tensors tensors, const Tensor& norm)> global_norm{"global_norm"};
   /// tensor *= min(1, max_norm / (norm + 1e-6)) for each, norm read on the device.
   Slot<void(Tensors tensors, const Tensor& norm, double max_norm)> clip_by_norm{"clip_by_norm"};
+};
+
+/// Work that was recorded once and can be queued again as one call: the same kernels on the same addresses.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  virtual void replay() = 0;
+};
+
+/// Bytes on their way to the host.
+class Readback {
+ public:
+  virtual ~Readback() = default;
+  virtual bool ready() = 0;
+  virtual const void* wait() = 0;  ///< valid as long as this lives
 };
 
 /// One kind of device.
@@ -148,7 +201,14 @@ struct Backend {
   std::unique_ptr<memory::MemorySource> (*make_source)(int index) = nullptr;
   void (*synchronize)(int index) = nullptr;
   /// Bytes between host and this device or within it; ordered with the device's stream.
+  /// The host side may be changed or freed when it returns.
   void (*copy)(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) = nullptr;
+  /// Calls work() once, recording what it queues instead of running it; the caller keeps what it allocates at
+  /// its place (AllocationScope). Throws what work() throws, and DeviceError where work() did what cannot be recorded
+  /// (waiting for the device). Null where there is no such thing.
+  std::unique_ptr<CapturedWork> (*capture)(int index, const std::function<void()>& work) = nullptr;
+  /// Starts to copy a tensor to the host behind what is queued, without waiting.
+  std::unique_ptr<Readback> (*read_back)(const Tensor& t) = nullptr;
 };
 
 /// The backend of a kind, registered on first use. Throws DeviceError saying why where there is none.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/capture.hpp"
 #include "core/tensor_impl.hpp"
 #include "cuttle/error.hpp"
 
@@ -9,7 +10,7 @@ namespace cuttle {
 
 Storage::Storage(std::size_t bytes, Device device) : bytes_(bytes), device_(device) {
   if (bytes == 0) return;
-  block_ = memory::allocator(device).allocate(bytes);
+  block_ = memory::allocator(device).allocate(bytes, 0, AllocationScope::pool_of(device));
   data_ = memory::CachingAllocator::pointer(block_);
 }
 
