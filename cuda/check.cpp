@@ -1,4 +1,4 @@
-#include "check.hpp"
+#include "cuda/check.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
-#include "context.hpp"
+#include "cuda/context.hpp"
 
 #include <array>
 #include <mutex>
 
-#include "check.hpp"
+#include "cuda/check.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {

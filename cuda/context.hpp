@@ -8,7 +8,7 @@
 
 #include "cuttle/memory.hpp"
 #include "cuttle/tensor.hpp"
-#include "handle.hpp"
+#include "cuda/handle.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 
-#include "context.hpp"
-#include "conv_plan.hpp"
-#include "register.hpp"
+#include "cuda/context.hpp"
+#include "cuda/conv_plan.hpp"
+#include "cuda/register.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,4 +1,4 @@
-#include "conv_plan.hpp"
+#include "cuda/conv_plan.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

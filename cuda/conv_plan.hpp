@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "context.hpp"
+#include "cuda/context.hpp"
 #include "cuttle/ops.hpp"
-#include "graph.hpp"
+#include "cuda/graph.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,12 +1,12 @@
-#include "device.hpp"
+#include "cuda/device.hpp"
 
 #include <fmt/format.h>
 
 #include <array>
 
-#include "check.hpp"
-#include "context.hpp"
-#include "nvml.hpp"
+#include "cuda/check.hpp"
+#include "cuda/context.hpp"
+#include "cuda/nvml.hpp"
 
 namespace cuttle::cuda {
 

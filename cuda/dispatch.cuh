@@ -5,33 +5,20 @@
 #include <cstdint>
 #include <string>
 
-#include "check.hpp"
-#include "context.hpp"
+#include "cuda/check.hpp"
+#include "cuda/context.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {
 
-/// Arithmetic is done in this type whatever is stored: f32, but f64 for f64.
-template <class T>
-struct ComputeType {
-  using type = float;
-};
-template <>
-struct ComputeType<double> {
-  using type = double;
-};
-template <class T>
-using Compute = typename ComputeType<T>::type;
-
-/// Calls body(T{}) with the element type of a floating tensor.
+/// Calls body(T{}) with the element type of a floating tensor. f64 exists on the CPU only. Arithmetic is done in float.
 template <class Body>
 void dispatch_floating(const char* op, const Tensor& t, Body&& body) {
   switch (t.dtype()) {
     case DType::f32: return body(float{});
-    case DType::f64: return body(double{});
     case DType::f16: return body(__half{});
     case DType::bf16: return body(__nv_bfloat16{});
-    default: throw DtypeError(std::string(op) + ": no CUDA kernel for " + t.str());
+    default: throw DtypeError(std::string(op) + ": no CUDA kernel for " + t.str(), "use f32, f16 or bf16");
   }
 }
 

@@ -1,6 +1,6 @@
-#include "map.cuh"
-#include "reduce.cuh"
-#include "register.hpp"
+#include "cuda/map.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/register.hpp"
 
 namespace cuttle::cuda {
 
@@ -47,7 +47,7 @@ void add(const Tensor& a, const Tensor& b, const Tensor& out) {
 void scale(const Tensor& x, double factor, const Tensor& out) {
   dispatch_floating("mul", x, [&]<class T>(T) {
     map<T, 1>(context(x), {{pointer<T>(x)}}, pointer<T>(out), out.numel(),
-              [f = static_cast<Compute<T>>(factor)] __device__(auto value) { return value * f; });
+              [f = static_cast<float>(factor)] __device__(auto value) { return value * f; });
   });
 }
 

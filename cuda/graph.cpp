@@ -1,10 +1,10 @@
-#include "graph.hpp"
+#include "cuda/graph.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "check.hpp"
+#include "cuda/check.hpp"
 
 namespace cuttle::cuda::graph {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "handle.hpp"
+#include "cuda/handle.hpp"
 
 /// A thin owner-safe layer over cuDNN's backend (graph) API: descriptors, operation graphs, engine configurations and
 /// execution plans. No policy here: conv_plan.hpp chooses.

@@ -1,6 +1,6 @@
-#include "check.hpp"
-#include "context.hpp"
-#include "register.hpp"
+#include "cuda/check.hpp"
+#include "cuda/context.hpp"
+#include "cuda/register.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "dispatch.cuh"
+#include "cuda/dispatch.cuh"
 
 namespace cuttle::cuda {
 
@@ -11,7 +11,7 @@ struct Inputs {
 /// out[i] = f(in0[i], in1[i]...), 16 bytes at a time where every pointer is a multiple of 16. out may be an input.
 template <class T, int kInputs, bool kPacked, class F>
 __global__ void map_kernel(Inputs<T, kInputs> in, T* out, std::int64_t n, F f) {
-  using C = Compute<T>;
+  using C = float;
   constexpr int kSize = kPacked ? Pack<T>::kSize : 1;
   for (std::int64_t i = grid_index(); i < n / kSize; i += grid_step()) {
     if constexpr (kPacked) {

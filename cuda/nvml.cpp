@@ -1,4 +1,4 @@
-#include "nvml.hpp"
+#include "cuda/nvml.hpp"
 
 #include <dlfcn.h>
 

@@ -1,10 +1,10 @@
-#include "register.hpp"
+#include "cuda/register.hpp"
 
 #include <cuda_runtime.h>
 
-#include "check.hpp"
-#include "context.hpp"
-#include "device.hpp"
+#include "cuda/check.hpp"
+#include "cuda/context.hpp"
+#include "cuda/device.hpp"
 
 namespace cuttle {
 
