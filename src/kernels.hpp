@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuttle/error.hpp"
@@ -56,8 +57,8 @@ struct Kernels {
   /// Box-Muller, for even i: r = sqrt(-2 log((w(i) + 1) / 2^32)), a = 2 pi w(i+1) / 2^32; element i is
   /// fma(stddev, r cos(a), mean) and element i+1 fma(stddev, r sin(a), mean).
   Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
-  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a or b
-  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};                    // out may be x
+  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};    // out may be a or b
+  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};  // out may be x
   /// min(max(x, 0), ceiling), NaN stays NaN; ceiling is infinity for ReLU and 6 for ReLU6. out may be x, dx may be dy.
   Slot<void(const Tensor& x, double ceiling, const Tensor& out)> relu{"relu"};
   /// dy where 0 < y < ceiling (or y is NaN), else 0.
@@ -194,6 +195,13 @@ class Readback {
   virtual const void* wait() = 0;  ///< valid as long as this lives
 };
 
+/// Bytes on their way to the device.
+class Upload {
+ public:
+  virtual ~Upload() = default;
+  virtual void join() = 0;  ///< work queued from now on sees them; does not wait
+};
+
 /// One kind of device.
 struct Backend {
   Kernels kernels;
@@ -209,6 +217,11 @@ struct Backend {
   std::unique_ptr<CapturedWork> (*capture)(int index, const std::function<void()>& work) = nullptr;
   /// Starts to copy a tensor to the host behind what is queued, without waiting.
   std::unique_ptr<Readback> (*read_back)(const Tensor& t) = nullptr;
+  /// Starts to fill a tensor from host memory (free to change on return) beside work that is queued before join(),
+  /// which must not use it. Null where copy() is all there is.
+  std::unique_ptr<Upload> (*upload)(const Tensor& to, const void* from) = nullptr;
+  /// Name and version of what the backend stands on, for `cuttle doctor`. May be null.
+  std::vector<std::pair<std::string, std::string>> (*facts)() = nullptr;
 };
 
 /// The backend of a kind, registered on first use. Throws DeviceError saying why where there is none.
