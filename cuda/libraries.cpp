@@ -28,6 +28,7 @@ template <class Function> void set_target(void* address) {
 #define CUTTLE_SYMBOL(name, type) Symbol{CUTTLE_TEXT(name), set_target<std::remove_const_t<decltype(name)>>},
 constexpr std::array kCudnn{CUTTLE_CUDNN_FUNCTIONS(CUTTLE_SYMBOL)};
 constexpr std::array kCublas{CUTTLE_CUBLAS_FUNCTIONS(CUTTLE_SYMBOL)};
+constexpr std::array kCublasLt{CUTTLE_CUBLAS_LT_FUNCTIONS(CUTTLE_SYMBOL)};
 
 /// Sets all targets or none; returns what is wrong.
 std::string try_file(const std::string& file, std::span<const Symbol> symbols) {
@@ -61,12 +62,14 @@ void load(Library library) {
       throw CudnnError(fmt::format("cuDNN {} cannot be used: {}", CUDNN_MAJOR, why),
                        "install it, add its folder to LD_LIBRARY_PATH, or do without: --conv gemm");
     }
-  } else {
-    const std::string name = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
-    if (const std::string why = try_everywhere(name, CUTTLE_CUBLAS_FOLDER, kCublas); !why.empty()) {
-      throw DeviceError(fmt::format("cuBLAS {} cannot be used: {}", CUBLAS_VER_MAJOR, why),
-                        "install it or add its folder to LD_LIBRARY_PATH");
-    }
+    return;
+  }
+  const bool lt = library == Library::cublas_lt;
+  const std::string name = fmt::format("libcublas{}.so.{}", lt ? "Lt" : "", CUBLAS_VER_MAJOR);
+  const auto symbols = lt ? std::span<const Symbol>(kCublasLt) : std::span<const Symbol>(kCublas);
+  if (const std::string why = try_everywhere(name, CUTTLE_CUBLAS_FOLDER, symbols); !why.empty()) {
+    throw DeviceError(fmt::format("cuBLAS {} cannot be used: {}", CUBLAS_VER_MAJOR, why),
+                      "install it or add its folder to LD_LIBRARY_PATH");
   }
 }
 

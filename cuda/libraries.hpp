@@ -1,4 +1,5 @@
 #pragma once
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cudnn.h>
 
@@ -10,7 +11,7 @@
 /// objects below, called like the functions. A function that is not listed fails to link: add it to its list.
 namespace cuttle::cuda {
 
-enum class Library : std::uint8_t { cudnn, cublas };
+enum class Library : std::uint8_t { cudnn, cublas, cublas_lt };
 /// Opens the library and finds every listed function. Throws CudnnError or DeviceError saying what is missing.
 void load(Library library);
 
@@ -72,6 +73,19 @@ template <class R, class... Args, class Name> struct LibraryFunction<R(Args...),
   X(cublasGemmEx, CublasGemmEx)          \
   X(cublasGemmStridedBatchedEx, CublasGemmStridedBatchedEx)
 
+#define CUTTLE_CUBLAS_LT_FUNCTIONS(X)                   \
+  CUTTLE_PLAIN(X, cublasLtMatmul)                       \
+  CUTTLE_PLAIN(X, cublasLtMatmulAlgoGetHeuristic)       \
+  CUTTLE_PLAIN(X, cublasLtMatmulDescCreate)             \
+  CUTTLE_PLAIN(X, cublasLtMatmulDescDestroy)            \
+  CUTTLE_PLAIN(X, cublasLtMatmulDescSetAttribute)       \
+  CUTTLE_PLAIN(X, cublasLtMatmulPreferenceCreate)       \
+  CUTTLE_PLAIN(X, cublasLtMatmulPreferenceDestroy)      \
+  CUTTLE_PLAIN(X, cublasLtMatmulPreferenceSetAttribute) \
+  CUTTLE_PLAIN(X, cublasLtMatrixLayoutCreate)           \
+  CUTTLE_PLAIN(X, cublasLtMatrixLayoutDestroy)          \
+  CUTTLE_PLAIN(X, cublasLtMatrixLayoutSetAttribute)
+
 // C++ has two functions of each of these names: the ones meant are those that take a cublasComputeType_t.
 using CublasGemmEx = cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k,
                                     const void* alpha, const void* a, cudaDataType, int lda, const void* b,
@@ -84,17 +98,16 @@ using CublasGemmStridedBatchedEx = cublasStatus_t(cublasHandle_t, cublasOperatio
                                                   long long stride_c, int count, cublasComputeType_t, cublasGemmAlgo_t);
 
 #define CUTTLE_PLAIN(X, name) X(name, decltype(::name))
-#define CUTTLE_DECLARE(name, library)                     \
+#define CUTTLE_DECLARE(name, type, library)               \
   struct name##Name {                                     \
     static constexpr Library kLibrary = Library::library; \
-  };
-#define CUTTLE_CUDNN_FUNCTION(name, type) \
-  CUTTLE_DECLARE(name, cudnn)             \
+  };                                                      \
   inline constexpr LibraryFunction<type, name##Name> name{};
-#define CUTTLE_CUBLAS_FUNCTION(name, type) \
-  CUTTLE_DECLARE(name, cublas)             \
-  inline constexpr LibraryFunction<type, name##Name> name{};
+#define CUTTLE_CUDNN_FUNCTION(name, type) CUTTLE_DECLARE(name, type, cudnn)
+#define CUTTLE_CUBLAS_FUNCTION(name, type) CUTTLE_DECLARE(name, type, cublas)
+#define CUTTLE_CUBLAS_LT_FUNCTION(name, type) CUTTLE_DECLARE(name, type, cublas_lt)
 CUTTLE_CUDNN_FUNCTIONS(CUTTLE_CUDNN_FUNCTION)
 CUTTLE_CUBLAS_FUNCTIONS(CUTTLE_CUBLAS_FUNCTION)
+CUTTLE_CUBLAS_LT_FUNCTIONS(CUTTLE_CUBLAS_LT_FUNCTION)
 
 }  // namespace cuttle::cuda
