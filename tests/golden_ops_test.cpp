@@ -85,8 +85,8 @@ TEST_CASE("adaptive and global average pooling and their gradients equal PyTorch
   check_family("adaptive_avg_pool2d");
   check_family("global_avg_pool2d");
 }
-TEST_CASE("relu, add and their in-place forms equal PyTorch's") {
-  for (const char* op : {"relu", "relu_", "add", "add_"}) check_family(op);
+TEST_CASE("relu, relu6, add and their in-place forms equal PyTorch's") {
+  for (const char* op : {"relu", "relu_", "relu6", "relu6_", "add", "add_"}) check_family(op);
 }
 TEST_CASE("mul, sum and mean equal PyTorch's") {
   for (const char* op : {"mul", "sum", "mean"}) check_family(op);
@@ -110,6 +110,8 @@ TEST_CASE("every golden case belongs to a family that is checked") {
                                           "global_avg_pool2d",
                                           "relu",
                                           "relu_",
+                                          "relu6",
+                                          "relu6_",
                                           "add",
                                           "add_",
                                           "mul",

@@ -109,6 +109,8 @@ inline Tensor run_op(const std::string& op, const Inputs& in, const Json& o) {
       {"global_avg_pool2d", [](auto& in, auto&) { return global_avg_pool2d(in.at("x")); }},
       {"relu", [](auto& in, auto&) { return relu(in.at("x")); }},
       {"relu_", [](auto& in, auto&) { return relu_(in.at("x").clone()); }},
+      {"relu6", [](auto& in, auto&) { return relu6(in.at("x")); }},
+      {"relu6_", [](auto& in, auto&) { return relu6_(in.at("x").clone()); }},
       {"add", [](auto& in, auto&) { return add(in.at("a"), in.at("b")); }},
       {"add_", [](auto& in, auto&) { return add_(in.at("a").clone(), in.at("b")); }},
       {"mul", [](auto& in, auto& o) { return mul(in.at("x"), o.at("factor").template get<double>()); }},
