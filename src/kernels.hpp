@@ -1,7 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,14 +34,6 @@ template <class... Args> struct Slot<void(Args...)> {
 
 using Tensors = std::span<const Tensor>;
 
-/// What follows a batch norm in the same kernel: y = min(max(bn(x) + residual, 0), ceiling), the clamp only where
-/// `relu` is set. residual may be undefined.
-struct Activation {
-  Tensor residual = {};
-  bool relu = false;
-  double ceiling = std::numeric_limits<double>::infinity();
-};
-
 /// "accumulate": the output already holds a gradient and the kernel adds to it (beta = 1), else it overwrites.
 struct Kernels {
   // Elementwise. `convert` changes dtype and layout of equal logical shapes on one device.
@@ -56,8 +47,8 @@ struct Kernels {
   /// Box-Muller, for even i: r = sqrt(-2 log((w(i) + 1) / 2^32)), a = 2 pi w(i+1) / 2^32; element i is
   /// fma(stddev, r cos(a), mean) and element i+1 fma(stddev, r sin(a), mean).
   Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
-  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a or b
-  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};                    // out may be x
+  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};    // out may be a or b
+  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};  // out may be x
   /// min(max(x, 0), ceiling), NaN stays NaN; ceiling is infinity for ReLU and 6 for ReLU6. out may be x, dx may be dy.
   Slot<void(const Tensor& x, double ceiling, const Tensor& out)> relu{"relu"};
   /// dy where 0 < y < ceiling (or y is NaN), else 0.
@@ -141,7 +132,8 @@ struct Kernels {
   struct Update {
     Tensors params;                 ///< f32 (CPU: or f64)
     Tensors grads;                  ///< each of the parameter's shape and layout, of its dtype or f16 or bf16
-    Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none
+    Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none,
+                                    ///< empty where there are none at all
     std::span<const double> decay;  ///< weight decay of each
     Tensor lr, step;                ///< f32 scalar; i64 scalar, already counted
     Tensor factor;                  ///< f32 scalar that multiplies gradients; not finite: change nothing; undefined: 1
