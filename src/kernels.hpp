@@ -1,7 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,14 +34,6 @@ template <class... Args> struct Slot<void(Args...)> {
 };
 
 using Tensors = std::span<const Tensor>;
-
-/// What follows a batch norm in the same kernel: y = min(max(bn(x) + residual, 0), ceiling), the clamp only where
-/// `relu` is set. residual may be undefined.
-struct Activation {
-  Tensor residual = {};
-  bool relu = false;
-  double ceiling = std::numeric_limits<double>::infinity();
-};
 
 /// "accumulate": the output already holds a gradient and the kernel adds to it (beta = 1), else it overwrites.
 struct Kernels {
@@ -142,7 +133,8 @@ struct Kernels {
   struct Update {
     Tensors params;                 ///< f32 (CPU: or f64)
     Tensors grads;                  ///< each of the parameter's shape and layout, of its dtype or f16 or bf16
-    Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none
+    Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none,
+                                    ///< empty where there are none at all
     std::span<const double> decay;  ///< weight decay of each
     Tensor lr, step;                ///< f32 scalar; i64 scalar, already counted
     Tensor factor;                  ///< f32 scalar that multiplies gradients; not finite: change nothing; undefined: 1

@@ -78,9 +78,11 @@ inline Pool2dOptions pool_options(const Json& o) {
 }
 
 inline Tensor run_batch_norm2d(const Inputs& in, const Json& o) {
+  Activation then{.residual = optional_input(in, "residual"), .relu = o.contains("then")};
+  if (o.value("then", "") == "relu6") then.ceiling = 6;
   return batch_norm2d(in.at("x"), optional_input(in, "weight"), optional_input(in, "bias"),
                       optional_input(in, "running_mean"), optional_input(in, "running_var"),
-                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")});
+                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")}, then);
 }
 
 inline Tensor run_cross_entropy(const Inputs& in, const Json& o) {
