@@ -79,11 +79,11 @@ void append_file(ImageSet& set, const std::string& file) {
 }
 
 ImageSet read_split(const fs::path& folder, Split split) {
-  ImageSet set{.name = fs::weakly_canonical(folder).filename().string(),
-               .channels = kChannels,
-               .height = kSide,
-               .width = kSide,
-               .classes = class_names(folder)};
+  ImageSet set;
+  set.name = fs::weakly_canonical(folder).filename().string();
+  set.channels = kChannels;
+  set.height = set.width = kSide;
+  set.classes = class_names(folder);
   for (const std::string& name : names_of(split)) {
     const auto file = find(folder, name);
     if (!file) {
