@@ -38,7 +38,9 @@ inline Formula formula_from(const Json& spec) {
 
 inline Tensor input_from(const Json& spec, TensorOptions options) {
   const Shape shape = shape_from(spec.at("shape"));
-  if (spec.contains("classes")) return formula_targets(shape.numel(), spec.at("classes"), spec.at("seed"));
+  if (spec.contains("classes")) {
+    return formula_targets(shape.numel(), spec.at("classes"), spec.at("seed")).to(options.device);
+  }
   return formula_tensor(shape, formula_from(spec), options);
 }
 
