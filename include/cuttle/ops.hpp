@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "cuttle/tensor.hpp"
 
@@ -59,11 +60,20 @@ struct BatchNorm2dOptions {
   double momentum = 0.1;
   double eps = 1e-5;
 };
+/// What follows a batch norm in the same pass over memory: y = min(max(bn(x) + residual, 0), ceiling), the clamp only
+/// where `relu` is set (ceiling 6 makes it ReLU6). residual, of x's shape and dtype, may be undefined.
+struct Activation {
+  Tensor residual = {};
+  bool relu = false;
+  double ceiling = std::numeric_limits<double>::infinity();
+};
 /// Over N,H,W of each channel of x[N,C,H,W]. Training normalises with the batch's mean and biased variance and moves
 /// running_mean and running_var (f32[C], changed in place, may be undefined) towards the mean and unbiased variance;
-/// otherwise it normalises with the running ones. weight[C] and bias[C] may be undefined (1 and 0).
+/// otherwise it normalises with the running ones. weight[C] and bias[C] may be undefined (1 and 0). `then` gives the
+/// values of add() and relu() behind it; a residual of the other layout is converted first. UsageError for a ceiling
+/// that is not above 0.
 Tensor batch_norm2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
-                    BatchNorm2dOptions options = {});
+                    BatchNorm2dOptions options = {}, const Activation& then = {});
 
 // ---- Shape -----------------------------------------------------------------------------------------------------
 /// Dimensions from `start` on become one, in logical order: an NHWC tensor with C > 1 and H*W > 1 is copied, all else

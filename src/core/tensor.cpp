@@ -139,6 +139,7 @@ void Tensor::set_data(const Tensor& source) {
   impl_->dtype = source.dtype();
   impl_->layout = source.layout();
   impl_->grad = {};
+  impl_->copy = {};
 }
 
 Tensor Tensor::detach() const {

@@ -52,6 +52,10 @@ struct TensorImpl {
   std::uint32_t history_version = 0;
   std::shared_ptr<autograd::Node> grad_fn;
   Tensor grad;
+
+  /// In f16 or bf16, equal to this f32 tensor as it was at copy_version; see autograd/copy.hpp.
+  Tensor copy;
+  std::uint32_t copy_version = 0;
 };
 
 /// A tensor over existing storage, without history.
