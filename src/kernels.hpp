@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuttle/error.hpp"
@@ -187,6 +188,13 @@ class Readback {
   virtual const void* wait() = 0;  ///< valid as long as this lives
 };
 
+/// Bytes on their way to the device.
+class Upload {
+ public:
+  virtual ~Upload() = default;
+  virtual void join() = 0;  ///< work queued from now on sees them; does not wait
+};
+
 /// One kind of device.
 struct Backend {
   Kernels kernels;
@@ -202,6 +210,11 @@ struct Backend {
   std::unique_ptr<CapturedWork> (*capture)(int index, const std::function<void()>& work) = nullptr;
   /// Starts to copy a tensor to the host behind what is queued, without waiting.
   std::unique_ptr<Readback> (*read_back)(const Tensor& t) = nullptr;
+  /// Starts to fill a tensor from host memory (free to change on return) beside work that is queued before join(),
+  /// which must not use it. Null where copy() is all there is.
+  std::unique_ptr<Upload> (*upload)(const Tensor& to, const void* from) = nullptr;
+  /// Name and version of what the backend stands on, for `cuttle doctor`. May be null.
+  std::vector<std::pair<std::string, std::string>> (*facts)() = nullptr;
 };
 
 /// The backend of a kind, registered on first use. Throws DeviceError saying why where there is none.

@@ -185,6 +185,16 @@ class ReLU : public Module {
   ReLUOptions options_;
 };
 
+class ReLU6 : public Module {
+ public:
+  explicit ReLU6(ReLUOptions options = {}) : options_(options) {}
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "ReLU6"; }
+
+ private:
+  ReLUOptions options_;
+};
+
 class Dropout : public Module {
  public:
   /// Throws UsageError unless 0 <= p <= 1.

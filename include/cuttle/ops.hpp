@@ -41,6 +41,8 @@ Tensor global_avg_pool2d(const Tensor& x);  ///< -> [N,C,1,1]
 Tensor relu(const Tensor& x);
 /// In place; returns x. Backward needs only the output.
 Tensor relu_(Tensor x);
+Tensor relu6(const Tensor& x);                 ///< min(max(x, 0), 6); its gradient is zero at both ends, as in PyTorch
+Tensor relu6_(Tensor x);                       ///< in place; returns x
 Tensor add(const Tensor& a, const Tensor& b);  ///< same shapes
 Tensor add_(Tensor a, const Tensor& b);        ///< a += b in place; returns a
 Tensor mul(const Tensor& x, double factor);
@@ -97,8 +99,17 @@ Tensor correct_count(const Tensor& logits, const Tensor& targets);
 double accuracy(const Tensor& logits, const Tensor& targets);
 
 // ---- Input -----------------------------------------------------------------------------------------------------
-/// Images u8[N,C,H,W] -> f32 of the same shape, (x/255 - mean[c]) / stddev[c]; mean and stddev f32[C]. No gradient.
-Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev);
+struct NormalizeOptions {
+  DType dtype = DType::f32;  ///< of the result; any floating one
+  /// i32[N,3] or undefined: top, left and flip of each image. What stands at (h, w) comes from row h + top and column
+  /// left + (flip ? W-1-w : w); outside the image that is black (0 before normalising), as torchvision's RandomCrop
+  /// pads.
+  Tensor windows = {};
+};
+/// Images u8[N,C,H,W] -> floats of the same shape and layout, (x/255 - mean[c]) / stddev[c]; mean and stddev f32[C]. No
+/// gradient.
+Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev,
+                        const NormalizeOptions& options = {});
 
 // ---- Checks ----------------------------------------------------------------------------------------------------
 Tensor non_finite_count(const Tensor& x);  ///< NaN and infinite elements -> i64 scalar. No gradient.

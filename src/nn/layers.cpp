@@ -136,6 +136,8 @@ Tensor BatchNorm2d::add_relu(const Tensor& x, const Tensor& residual) {
 
 Tensor ReLU::forward(const Tensor& x) { return options_.inplace ? relu_(x) : relu(x); }
 
+Tensor ReLU6::forward(const Tensor& x) { return options_.inplace ? relu6_(x) : relu6(x); }
+
 Dropout::Dropout(double p) : p_(p) {
   if (!(p >= 0 && p <= 1)) {
     throw UsageError(fmt::format("Dropout: p = {} is outside [0,1]", p), "it is the probability of zeroing an element");
