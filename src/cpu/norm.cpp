@@ -117,7 +117,7 @@ void apply_backward(const T* dy, const T* x, const BackwardAffine& affine, const
 /// With xhat = (x - mean) * inv_std and g = dy * weight * inv_std:
 /// dx = g - mean(g) - xhat * mean(g * xhat), d_weight = sum(dy * xhat), d_bias = sum(dy).
 void batch_norm_train_backward(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor&,
-                               const Tensor& mean, const Tensor& inv_std, const Activation& act, const Tensor& dx,
+                               const Tensor& mean, const Tensor& inv_std, const Activation& act, bool, const Tensor& dx,
                                const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias) {
   const std::int64_t channels = x.size(1);
   const double count = per_channel_count(x);

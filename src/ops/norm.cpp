@@ -84,8 +84,8 @@ Tensor train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Te
       Tensor dx = Tensor::empty(x.shape(), x.options());
       Tensor d_weight = gradient_like(weight, in.needed(1)), d_bias = gradient_like(bias, in.needed(2));
       if (x.numel() > 0) {
-        kernels(dy).batch_norm_train_backward(dy, x, kept.get_y(), weight, bias, mean, inv_std, kept.act, dx,
-                                              d_residual, d_weight, d_bias);
+        kernels(dy).batch_norm_train_backward(dy, x, kept.get_y(), weight, bias, mean, inv_std, kept.act,
+                                              kept.has_residual, dx, d_residual, d_weight, d_bias);
       }
       if (in.needed(0)) in.give(0, std::move(dx));
       give_if(in, 1, std::move(d_weight));
