@@ -90,16 +90,17 @@ struct Proposal {
 
 Built build(cudnnHandle_t handle, const ConvKey& key, Proposal& proposal) {
   Built built;
+  const GraphVariant variant{key, proposal.fused};
   try {
     graph::EngineConfig config(std::move(proposal.config));
-    built.name = "graph " + config.name();
+    built.name = variant.name_of(config);
     if (const char* why = ruled_out(config, key)) {
       built.reason = why;
       return built;
     }
     graph::Plan plan(handle, std::move(config));
     if (key.fits(plan.workspace_bytes())) {
-      built.runner = graph_runner({key, proposal.fused}, std::move(plan));
+      built.runner = graph_runner(variant, std::move(plan));
     } else {
       built.reason = Attempts::too_large(plan.workspace_bytes(), key.workspace_limit);
     }
