@@ -54,7 +54,7 @@ ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBac
     std::string name = "graph engine";
     try {
       graph::EngineConfig config(std::move(proposal));
-      name = "graph " + config.name();
+      name = variant.name_of(config);
       if (entry.failed.contains(name)) continue;
       if (const char* why = ruled_out(config, key)) {
         entry.attempts.add(name, why);
@@ -87,7 +87,7 @@ ConvRunnerPtr unless_failed(ConvRunnerPtr runner, const Entry& entry) {
 
 ConvRunnerPtr choose(Context& context, const ConvKey& key, const ConvOperands& operands, Entry& entry) {
   const auto path = static_cast<ConvPath>(key.path);
-  if (path == ConvPath::legacy) return unless_failed(legacy_runner(context, key, entry.attempts), entry);
+  if (path == ConvPath::legacy) return legacy_runner(context, key, entry.failed, entry.attempts);
   if (path == ConvPath::gemm) return unless_failed(gemm_runner(key, entry.attempts), entry);
   if (path == ConvPath::measured) {
     if (is_capturing(context)) {
@@ -98,7 +98,7 @@ ConvRunnerPtr choose(Context& context, const ConvKey& key, const ConvOperands& o
   }
   if (auto runner = unless_failed(depthwise_runner(key), entry)) return runner;
   if (auto runner = first_graph(context, key, entry)) return runner;
-  if (auto runner = unless_failed(legacy_runner(context, key, entry.attempts), entry)) return runner;
+  if (auto runner = legacy_runner(context, key, entry.failed, entry.attempts)) return runner;
   return unless_failed(gemm_runner(key, entry.attempts), entry);
 }
 

@@ -36,6 +36,8 @@ float floor_ms(const Context& context, const ConvKey& key) {
   // TF32.
   double rate = 128;
   if (!key.exact()) rate = (major >= 9 ? 2048 : 1024) / (key.type() == DType::f32 ? 2 : 1);
+  // A driver may not tell its clocks: then the search has no floor to stop at.
+  if (clock_khz == 0 || memory_khz == 0 || bus_bits == 0) return 0;
   const double by_arithmetic = products / (rate * context.multiprocessors() * clock_khz);
   const double by_memory = bytes * 8 / (2.0 * memory_khz * bus_bits);  // two transfers a clock
   return static_cast<float>(std::max(by_arithmetic, by_memory));
@@ -90,16 +92,17 @@ struct Proposal {
 
 Built build(cudnnHandle_t handle, const ConvKey& key, Proposal& proposal) {
   Built built;
+  const GraphVariant variant{key, proposal.fused};
   try {
     graph::EngineConfig config(std::move(proposal.config));
-    built.name = "graph " + config.name();
+    built.name = variant.name_of(config);
     if (const char* why = ruled_out(config, key)) {
       built.reason = why;
       return built;
     }
     graph::Plan plan(handle, std::move(config));
     if (key.fits(plan.workspace_bytes())) {
-      built.runner = graph_runner({key, proposal.fused}, std::move(plan));
+      built.runner = graph_runner(variant, std::move(plan));
     } else {
       built.reason = Attempts::too_large(plan.workspace_bytes(), key.workspace_limit);
     }
