@@ -20,7 +20,7 @@ struct StepScalars {
   __device__ float gradient_factor() const { return factor ? *factor : 1.0f; }
 };
 
-constexpr int kSgdBlocks = 6, kAdamWBlocks = 4;  // of a multiprocessor
+constexpr int kSgdBlocks = 5, kAdamWBlocks = 4;  // of a multiprocessor
 
 // The columns of a table.
 constexpr int kParam = 0, kGrad = 1, kCopy = 2, kFirst = 3, kSecond = 4;
