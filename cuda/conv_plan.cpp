@@ -62,7 +62,7 @@ ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBac
       }
       graph::Plan plan(context.cudnn(), std::move(config));
       if (key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
-      entry.attempts.add_too_large(name, plan.workspace_bytes(), key.workspace_limit);
+      entry.attempts.add(name, Attempts::too_large(plan.workspace_bytes(), key.workspace_limit));
     } catch (const CudnnError& error) {
       entry.attempts.add(name, error.cause());
     }
@@ -125,8 +125,8 @@ void mark_failed(const ConvKey& key, const ConvRunner& runner, const std::string
 
 }  // namespace
 
-void Attempts::add_too_large(const std::string& name, std::size_t bytes, std::int64_t limit) {
-  add(name, fmt::format("it wants {} bytes of workspace, the limit is {}", bytes, limit));
+std::string Attempts::too_large(std::size_t bytes, std::int64_t limit) {
+  return fmt::format("it wants {} bytes of workspace, the limit is {}", bytes, limit);
 }
 
 Tensor scratch_bytes(int device, std::size_t bytes) {

@@ -101,9 +101,7 @@ Built build(cudnnHandle_t handle, const ConvKey& key, Proposal& proposal) {
     if (key.fits(plan.workspace_bytes())) {
       built.runner = graph_runner({key, proposal.fused}, std::move(plan));
     } else {
-      Attempts too_large;
-      too_large.add_too_large("", plan.workspace_bytes(), key.workspace_limit);
-      built.reason = too_large.text();
+      built.reason = Attempts::too_large(plan.workspace_bytes(), key.workspace_limit);
     }
   } catch (const Error& error) {
     built.reason = error.cause();

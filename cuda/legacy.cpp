@@ -235,7 +235,7 @@ bool accept(LegacyRunner& runner, cudnnHandle_t handle, int id, bool determinist
     return false;
   }
   if (key.fits(runner.workspace_bytes())) return true;
-  attempts.add_too_large(name, runner.workspace_bytes(), key.workspace_limit);
+  attempts.add(name, Attempts::too_large(runner.workspace_bytes(), key.workspace_limit));
   return false;
 }
 
