@@ -1,9 +1,9 @@
 #pragma once
-#include <cublas_v2.h>
 #include <cuda_runtime.h>
-#include <cudnn.h>
 
 #include <string>
+
+#include "cuda/libraries.hpp"
 
 /// Every call into a library goes through one of these: they throw with the call, the code and its text.
 #define CUTTLE_CUDA(call) ::cuttle::cuda::check((call), #call)
@@ -14,9 +14,10 @@
 
 namespace cuttle::cuda {
 
-void check(cudaError_t status, const char* call);     // DeviceError; says when the process cannot use the card any more
+/// DeviceError; its hint says whether the process can go on using the card. OutOfMemoryError where that is the reason.
+void check(cudaError_t status, const char* call);
 void check(cudnnStatus_t status, const char* call);   // CudnnError with cuDNN's own last error string
-void check(cublasStatus_t status, const char* call);  // DeviceError
+void check(cublasStatus_t status, const char* call);  // DeviceError or OutOfMemoryError
 
 /// cuDNN's description of the latest failure in this thread, on one line.
 std::string cudnn_message();

@@ -1,21 +1,22 @@
 #include "cuda/conv_plan.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <cstring>
+#include <limits>
 #include <mutex>
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
 
+#include "cuda/check.hpp"
+#include "cuda/conv_search.hpp"
+#include "cuda/graph_runner.hpp"
+#include "cuda/legacy.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {
 
 namespace {
-
-enum Uid : std::int64_t { kA = 1, kB = 2, kOut = 3, kBias = 4, kConvolved = 5 };
 
 struct KeyHash {
   std::size_t operator()(const ConvKey& key) const {
@@ -24,123 +25,145 @@ struct KeyHash {
   }
 };
 
-cudnnDataType_t data_type(DType dtype) {
-  switch (dtype) {
-    case DType::f16: return CUDNN_DATA_HALF;
-    case DType::bf16: return CUDNN_DATA_BFLOAT16;
-    case DType::f64: return CUDNN_DATA_DOUBLE;
-    default: return CUDNN_DATA_FLOAT;
-  }
+struct Entry {
+  std::shared_ptr<const ConvRunner> runner;
+  std::set<std::string> failed;  ///< runners that were built and then refused to run
+  Attempts attempts;
+};
+
+std::mutex mutex;
+auto& entries = *new std::unordered_map<ConvKey, Entry, KeyHash>;
+
+bool is_capturing(const Context& context) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUTTLE_CUDA(cudaStreamIsCapturing(context.stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
 }
 
-graph::TensorSpec spec(std::int64_t uid, const std::int64_t (&sizes)[4], const ConvKey& key) {
-  graph::TensorSpec t{uid, {}, {}, data_type(static_cast<DType>(key.dtype)), false, key.alignment};
-  std::copy(sizes, sizes + 4, t.sizes.begin());
-  const auto [n, c, h, w] = t.sizes;
-  if (static_cast<Layout>(key.layout) == Layout::nhwc) {
-    t.strides = {c * h * w, 1, w * c, c};
-  } else {
-    t.strides = {c * h * w, h * w, w, 1};
+/// The first plan of a heuristic mode that fits the key and builds.
+ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBackendHeurMode_t mode, Entry& entry) {
+  const ConvKey& key = variant.key;
+  std::vector<graph::Descriptor> proposals;
+  try {
+    const graph::OperationGraph graph = variant.build(context.cudnn());
+    proposals = graph::propose(graph, mode, std::numeric_limits<std::int64_t>::max());
+  } catch (const CudnnError& error) {
+    entry.attempts.add("cuDNN graph", error.cause());
   }
-  return t;
-}
-
-graph::OperationGraph build(cudnnHandle_t handle, const ConvKey& key) {
-  const auto pass = static_cast<graph::Pass>(key.pass);
-  const graph::ConvSpec conv{{key.stride[0], key.stride[1]},
-                             {key.padding[0], key.padding[1]},
-                             {key.dilation[0], key.dilation[1]},
-                             static_cast<DType>(key.dtype) == DType::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT};
-  graph::OperationGraph graph;
-  switch (pass) {
-    case graph::Pass::forward: {
-      graph::TensorSpec y = spec(kOut, key.y, key);
-      if (!key.bias) {
-        graph.convolution(pass, conv, spec(kA, key.x, key), spec(kB, key.w, key), y);
-        break;
+  for (graph::Descriptor& proposal : proposals) {
+    std::string name = "graph engine";
+    try {
+      graph::EngineConfig config(std::move(proposal));
+      name = "graph " + config.name();
+      if (entry.failed.contains(name)) continue;
+      if (const char* why = ruled_out(config, key)) {
+        entry.attempts.add(name, why);
+        continue;
       }
-      graph::TensorSpec convolved = y;
-      convolved.uid = kConvolved;
-      convolved.is_virtual = true;
-      convolved.type = CUDNN_DATA_FLOAT;
-      const std::int64_t bias[4] = {1, key.w[0], 1, 1};
-      graph.convolution(pass, conv, spec(kA, key.x, key), spec(kB, key.w, key), convolved);
-      graph.add(convolved, spec(kBias, bias, key), y);
-      break;
+      graph::Plan plan(context.cudnn(), std::move(config));
+      if (key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
+      entry.attempts.add_too_large(name, plan.workspace_bytes(), key.workspace_limit);
+    } catch (const CudnnError& error) {
+      entry.attempts.add(name, error.cause());
     }
-    case graph::Pass::backward_data:
-      graph.convolution(pass, conv, spec(kA, key.y, key), spec(kB, key.w, key), spec(kOut, key.x, key));
-      break;
-    case graph::Pass::backward_filter:
-      graph.convolution(pass, conv, spec(kA, key.y, key), spec(kB, key.x, key), spec(kOut, key.w, key));
-      break;
-  }
-  graph.finalize(handle);
-  return graph;
-}
-
-/// Why the key's switches rule a proposal out, or nothing.
-const char* ruled_out(const graph::EngineConfig& config, const ConvKey& key) {
-  if (key.deterministic && config.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return "it is not deterministic";
-  const bool exact = static_cast<DType>(key.dtype) == DType::f32 && !key.tf32;
-  if (exact && (config.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) || config.has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))) {
-    return "it computes f32 on tensor cores, and TF32 is off";
   }
   return nullptr;
 }
 
-ConvPlan choose(Context& context, const ConvKey& key) {
-  const graph::OperationGraph graph = build(context.cudnn(), key);
-  std::string reasons;
-  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    for (const graph::EngineConfig& config : graph::propose(graph, mode)) {
-      if (const char* why = ruled_out(config, key)) {
-        reasons += fmt::format("\n    {}: {}", config.name(), why);
-        continue;
-      }
-      try {
-        graph::Plan plan(context.cudnn(), config);
-        if (key.workspace_limit >= 0 && plan.workspace_bytes() > key.workspace_limit) {
-          reasons += fmt::format("\n    {}: it needs {} bytes of workspace, the limit is {}", config.name(),
-                                 plan.workspace_bytes(), key.workspace_limit);
-          continue;
-        }
-        std::vector<std::int64_t> uids{kA, kB, kOut};
-        if (key.bias) uids.push_back(kBias);
-        return {std::move(plan), std::move(uids)};
-      } catch (const CudnnError& error) {
-        reasons += fmt::format("\n    {}: {}", config.name(), error.cause());
-      }
-    }
+ConvRunnerPtr first_graph(Context& context, const ConvKey& key, Entry& entry) {
+  if (GraphVariant::differ(key)) {
+    if (auto runner = first_plan(context, {key, true}, CUDNN_HEUR_MODE_A, entry)) return runner;
   }
-  throw CudnnError(fmt::format("no cuDNN engine runs {}; tried:{}", describe(key),
-                               reasons.empty() ? "\n    nothing: the heuristics proposed no engine" : reasons));
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
+    if (auto runner = first_plan(context, {key, false}, mode, entry)) return runner;
+  }
+  return nullptr;
+}
+
+/// A runner that did not already fail, or null.
+ConvRunnerPtr unless_failed(ConvRunnerPtr runner, const Entry& entry) {
+  return runner && !entry.failed.contains(runner->name()) ? std::move(runner) : nullptr;
+}
+
+ConvRunnerPtr choose(Context& context, const ConvKey& key, const ConvOperands& operands, Entry& entry) {
+  const auto path = static_cast<ConvPath>(key.path);
+  if (path == ConvPath::legacy) return unless_failed(legacy_runner(context, key, entry.attempts), entry);
+  if (path == ConvPath::gemm) return unless_failed(gemm_runner(key, entry.attempts), entry);
+  if (path == ConvPath::measured) {
+    if (is_capturing(context)) {
+      throw DeviceError(describe(key) + " has not been measured, and a step that is being captured cannot measure it",
+                        "run the step once before capturing it");
+    }
+    if (auto runner = fastest_runner(context, key, operands, entry.failed, entry.attempts)) return runner;
+  }
+  if (auto runner = unless_failed(depthwise_runner(key), entry)) return runner;
+  if (auto runner = first_graph(context, key, entry)) return runner;
+  if (auto runner = unless_failed(legacy_runner(context, key, entry.attempts), entry)) return runner;
+  return unless_failed(gemm_runner(key, entry.attempts), entry);
+}
+
+std::shared_ptr<const ConvRunner> runner_of(Context& context, const ConvKey& key, const ConvOperands& operands) {
+  const std::lock_guard lock(mutex);
+  Entry& entry = entries[key];
+  if (entry.runner) return entry.runner;
+  entry.runner = choose(context, key, operands, entry);
+  if (entry.runner) return entry.runner;
+  const std::string text = entry.attempts.text();
+  entries.erase(key);
+  throw CudnnError(fmt::format("no algorithm runs {}; tried:{}", describe(key),
+                               text.empty() ? "\n    nothing: the heuristics proposed no engine" : text),
+                   "allow more workspace (--workspace-limit), or compute without cuDNN (--conv gemm)");
+}
+
+void mark_failed(const ConvKey& key, const ConvRunner& runner, const std::string& reason) {
+  const std::lock_guard lock(mutex);
+  Entry& entry = entries[key];
+  entry.failed.insert(runner.name());
+  entry.attempts.add(runner.name(), reason);
+  entry.runner = nullptr;
 }
 
 }  // namespace
 
-std::string describe(const ConvKey& key) {
-  constexpr const char* kPasses[] = {"forward", "backward-data", "backward-filter"};
-  return fmt::format("conv2d {} {} {} x[{}] w[{}] stride {} padding {} dilation {} groups {}{}", kPasses[key.pass],
-                     name_of(static_cast<DType>(key.dtype)), name_of(static_cast<Layout>(key.layout)),
-                     fmt::join(key.x, ","), fmt::join(key.w, ","), fmt::join(key.stride, "x"),
-                     fmt::join(key.padding, "x"), fmt::join(key.dilation, "x"), key.groups, key.bias ? " + bias" : "");
+void Attempts::add_too_large(const std::string& name, std::size_t bytes, std::int64_t limit) {
+  add(name, fmt::format("it wants {} bytes of workspace, the limit is {}", bytes, limit));
 }
 
-const ConvPlan& conv_plan(Context& context, const ConvKey& key) {
-  static std::mutex mutex;
-  static auto& plans = *new std::unordered_map<ConvKey, std::unique_ptr<const ConvPlan>, KeyHash>;
-  std::lock_guard lock(mutex);
-  auto& plan = plans[key];
-  if (!plan) {
+Tensor scratch_bytes(int device, std::size_t bytes) {
+  if (bytes == 0) return {};
+  return Tensor::empty({static_cast<std::int64_t>(bytes)}, {DType::u8, {DeviceKind::cuda, device}});
+}
+
+void run_convolution(const ConvKey& wanted, const ConvOperands& operands) {
+  Context& context = cuda::context(operands.a);
+  ConvKey key = wanted;
+  std::string short_of_memory, cause, hint;
+  while (true) {
+    std::shared_ptr<const ConvRunner> runner;
     try {
-      plan = std::make_unique<const ConvPlan>(choose(context, key));
-    } catch (...) {
-      plans.erase(key);
-      throw;
+      runner = runner_of(context, key, operands);
+      return runner->run(context, operands);
+    } catch (const OutOfMemoryError& error) {
+      if (cause.empty()) cause = error.cause(), hint = error.hint();
+      const std::size_t bytes = runner ? runner->workspace_bytes() : 0;
+      if (bytes == 0) throw;
+      short_of_memory += fmt::format("\n    {}: {} bytes of workspace could not be had", runner->name(), bytes);
+      key.workspace_limit = static_cast<std::int64_t>(bytes / 2);
+    } catch (const CudnnError& error) {
+      if (!runner) {
+        if (short_of_memory.empty()) throw;
+        throw OutOfMemoryError(
+            fmt::format("{}: {}; tried:{}\n{}", describe(wanted), cause, short_of_memory, error.cause()), hint);
+      }
+      mark_failed(key, *runner, error.cause());
     }
   }
-  return *plan;
+}
+
+std::string cached_runner(const ConvKey& key) {
+  const std::lock_guard lock(mutex);
+  const auto found = entries.find(key);
+  return found == entries.end() || !found->second.runner ? "" : found->second.runner->name();
 }
 
 }  // namespace cuttle::cuda

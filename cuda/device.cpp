@@ -2,24 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "cuda/check.hpp"
 #include "cuda/context.hpp"
-#include "cuda/nvml.hpp"
+#include "cuttle/error.hpp"
 
 namespace cuttle::cuda {
 
 namespace {
 
-std::string bus_id(int index) {
-  std::array<char, 32> text{};
-  CUTTLE_CUDA(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index));
-  return text.data();
-}
-
 /// "13.0" of 13000.
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+cudaDeviceProp properties_of(int index) {
+  cudaDeviceProp properties{};
+  CUTTLE_CUDA(cudaGetDeviceProperties(&properties, index));
+  return properties;
+}
+
+/// While it lives, this thread may allocate although a stream is being captured somewhere.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() noexcept {
+    if (cudaThreadExchangeStreamCaptureMode(&mode_) != cudaSuccess) cudaGetLastError();
+  }
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 class CudaSource final : public memory::MemorySource {
  public:
@@ -27,6 +43,7 @@ class CudaSource final : public memory::MemorySource {
 
   void* allocate(std::size_t bytes) override {
     context(index_);
+    const RelaxedCapture relaxed;
     void* pointer = nullptr;
     const cudaError_t status = cudaMalloc(&pointer, bytes);
     if (status == cudaErrorMemoryAllocation) {
@@ -34,29 +51,36 @@ class CudaSource final : public memory::MemorySource {
       return nullptr;
     }
     CUTTLE_CUDA(status);
+    held_ += bytes;
     return pointer;
   }
 
-  void deallocate(void* pointer, std::size_t) noexcept override {
+  void deallocate(void* pointer, std::size_t bytes) noexcept override {
+    const RelaxedCapture relaxed;
     // cudaFree waits for the device, so work that still uses the segment is done. At exit the driver may be gone.
-    cudaFree(pointer);
+    if (cudaFree(pointer) != cudaSuccess) cudaGetLastError();
+    held_ -= bytes;
   }
 
   std::string name() const override { return fmt::format("cuda:{}", index_); }
 
   std::optional<memory::SourceUsage> usage() const override {
-    context(index_);
     std::size_t free = 0, total = 0;
+    const Context& c = context(index_);
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
       cudaGetLastError();
       return std::nullopt;
     }
-    memory::SourceUsage usage{free, total, 0};
-    return usage;
+    // What is neither free nor ours. NVML tells apart what the driver keeps for itself.
+    std::uint64_t used = total - free;
+    if (const auto card = card_usage(index_)) used = card->used_bytes;
+    const std::uint64_t ours = held_ + c.overhead_bytes();
+    return memory::SourceUsage{free, total, used - std::min(used, ours)};
   }
 
  private:
   int index_;
+  std::uint64_t held_ = 0;
 };
 
 }  // namespace
@@ -78,10 +102,26 @@ std::string why_unusable() {
     return "the driver shows no GPU (is CUDA_VISIBLE_DEVICES set?)";
   }
   if (status != cudaSuccess) return fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
-  if (const std::size_t found = cudnnGetVersion(); found / 10000 != CUDNN_MAJOR) {
-    return fmt::format("cuDNN {} is loaded, this build needs cuDNN {}", found / 10000, CUDNN_MAJOR);
-  }
   return {};
+}
+
+std::string device_name(int index) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) return properties.name;
+  cudaGetLastError();
+  return "unknown card";
+}
+
+std::optional<NvmlMemory> card_usage(int index) {
+  std::array<char, 32> bus_id{};
+  if (cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), index) != cudaSuccess) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  const auto card = nvml_memory(bus_id.data());
+  // A slice of a card (MIG) shares its bus id with the whole, whose figures would be wrong for it.
+  if (!card || card->total_bytes > properties_of(index).totalGlobalMem / 10 * 11) return std::nullopt;
+  return card;
 }
 
 std::vector<DeviceInfo> list_devices() {
@@ -89,17 +129,20 @@ std::vector<DeviceInfo> list_devices() {
   CUTTLE_CUDA(cudaGetDeviceCount(&count));
   std::vector<DeviceInfo> found;
   for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties{};
-    CUTTLE_CUDA(cudaGetDeviceProperties(&properties, i));
+    const cudaDeviceProp properties = properties_of(i);
     DeviceInfo info{{DeviceKind::cuda, i}, properties.name, properties.totalGlobalMem, 0};
     // NVML sees free memory without making a context, which would itself take some hundred MiB on every card.
-    if (const auto memory = nvml_memory(bus_id(i))) {
-      info.free_bytes = memory->free_bytes;
+    if (const auto card = card_usage(i)) {
+      info.free_bytes = card->free_bytes;
     } else {
-      std::size_t free = 0, total = 0;
-      context(i);
-      CUTTLE_CUDA(cudaMemGetInfo(&free, &total));
-      info.free_bytes = free;
+      try {
+        std::size_t free = 0, total = 0;
+        context(i);
+        CUTTLE_CUDA(cudaMemGetInfo(&free, &total));
+        info.free_bytes = free;
+      } catch (const Error&) {
+        info.free_bytes = 0;  // another process has it for itself: nothing is free for us
+      }
     }
     found.push_back(std::move(info));
   }
@@ -107,5 +150,32 @@ std::vector<DeviceInfo> list_devices() {
 }
 
 std::unique_ptr<memory::MemorySource> make_source(int index) { return std::make_unique<CudaSource>(index); }
+
+std::vector<std::pair<std::string, std::string>> facts() {
+  int driver = 0, runtime = 0;
+  CUTTLE_CUDA(cudaDriverGetVersion(&driver));
+  CUTTLE_CUDA(cudaRuntimeGetVersion(&runtime));
+  const std::string nvml = nvml_driver_version();
+  std::vector<std::pair<std::string, std::string>> found{
+      {"NVIDIA driver", fmt::format("{}{}CUDA {}", nvml, nvml.empty() ? "" : ", ", version_text(driver))},
+      {"CUDA runtime", version_text(runtime)},
+      {"CUDA architectures", CUTTLE_CUDA_ARCHITECTURES}};
+  try {
+    const std::size_t v = cudnnGetVersion();
+    found.emplace_back("cuDNN", fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100));
+  } catch (const Error& error) {
+    found.emplace_back("cuDNN", "none: " + error.cause());
+  }
+  try {
+    std::array<int, 3> version{};
+    for (const auto part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL}) {
+      CUTTLE_CUBLAS(cublasGetProperty(part, &version[static_cast<std::size_t>(part)]));
+    }
+    found.emplace_back("cuBLAS", fmt::format("{}", fmt::join(version, ".")));
+  } catch (const Error& error) {
+    found.emplace_back("cuBLAS", "none: " + error.cause());
+  }
+  return found;
+}
 
 }  // namespace cuttle::cuda

@@ -85,7 +85,7 @@ Descriptor tensor(const TensorSpec& spec) {
 Descriptor convolution_descriptor(const ConvSpec& conv) {
   Descriptor d(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-  d.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, conv.compute)
+  d.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT)
       .set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode)
       .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{2})
       .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, std::span<const std::int64_t>(conv.stride))
@@ -134,7 +134,7 @@ PassNames names(Pass pass) {
 }  // namespace
 
 void OperationGraph::convolution(Pass pass, const ConvSpec& conv, const TensorSpec& a, const TensorSpec& b,
-                                 const TensorSpec& out) {
+                                 const TensorSpec& out, float beta) {
   const PassNames n = names(pass);
   Descriptor operation(n.type);
   operation.set(n.conv, convolution_descriptor(conv))
@@ -142,7 +142,7 @@ void OperationGraph::convolution(Pass pass, const ConvSpec& conv, const TensorSp
       .set(n.b, tensor(b))
       .set(n.out, tensor(out))
       .set(n.alpha, 1.0f)
-      .set(n.beta, 0.0f)
+      .set(n.beta, beta)
       .finalize();
   operations_.push_back(std::move(operation));
 }
@@ -168,31 +168,19 @@ void OperationGraph::finalize(cudnnHandle_t handle) {
       .finalize();
 }
 
-bool EngineConfig::has(cudnnBackendNumericalNote_t note) const {
-  return std::find(notes.begin(), notes.end(), note) != notes.end();
-}
-
-std::string EngineConfig::name() const {
-  std::string text = fmt::format("engine:{}", engine);
-  for (const auto& [type, value] : knobs) text += fmt::format(",k{}={}", type, value);
-  return text;
-}
-
-namespace {
-
-/// Fills in what a configuration says of itself.
-void describe(EngineConfig& proposal) {
-  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+EngineConfig::EngineConfig(Descriptor config) : config_(std::move(config)) {
+  const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
-  CUTTLE_CUDNN(cudnnBackendGetAttribute(proposal.config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
-  proposal.engine = engine.get_int(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(config_.get(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                        &count, &raw));
+  name_ = fmt::format("engine:{}", engine.get_int(CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
 
-  proposal.notes.resize(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  notes_.resize(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  count = 0;
   CUTTLE_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, proposal.notes.data()));
-  proposal.notes.resize(static_cast<std::size_t>(count));
+                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes_.data()));
+  notes_.resize(static_cast<std::size_t>(std::min<std::int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT)));
 
   std::vector<Descriptor> choices;
   std::vector<cudnnBackendDescriptor_t> pointers;
@@ -200,22 +188,24 @@ void describe(EngineConfig& proposal) {
     choices.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
     pointers.push_back(choices.back().get());
   }
-  CUTTLE_CUDNN(cudnnBackendGetAttribute(proposal.config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS, &count,
-                                        pointers.data()));
-  for (std::int64_t i = 0; i < count; ++i) {
+  count = 0;
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(config_.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                        CUDNN_KNOB_TYPE_COUNTS, &count, pointers.data()));
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(count, CUDNN_KNOB_TYPE_COUNTS); ++i) {
     const Descriptor& choice = choices[static_cast<std::size_t>(i)];
     cudnnBackendKnobType_t type{};
     std::int64_t one = 0;
-    CUTTLE_CUDNN(cudnnBackendGetAttribute(choice.get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one,
-                                          &type));
-    proposal.knobs.emplace_back(type, choice.get_int(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
+    CUTTLE_CUDNN(
+        cudnnBackendGetAttribute(choice.get(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &type));
+    name_ += fmt::format(",k{}={}", static_cast<int>(type), choice.get_int(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
   }
 }
 
-}  // namespace
+bool EngineConfig::has(cudnnBackendNumericalNote_t note) const {
+  return std::find(notes_.begin(), notes_.end(), note) != notes_.end();
+}
 
-std::vector<EngineConfig> propose(const OperationGraph& graph, cudnnBackendHeurMode_t mode) {
+std::vector<Descriptor> propose(const OperationGraph& graph, cudnnBackendHeurMode_t mode, std::int64_t most) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.descriptor())
       .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -224,24 +214,26 @@ std::vector<EngineConfig> propose(const OperationGraph& graph, cudnnBackendHeurM
   std::int64_t count = 0;
   CUTTLE_CUDNN(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                         0, &count, nullptr));
-  std::vector<EngineConfig> proposals;
+  const std::int64_t wanted = std::min(count, most);
+  std::vector<Descriptor> proposals;
   std::vector<cudnnBackendDescriptor_t> pointers;
-  for (std::int64_t i = 0; i < count; ++i) {
-    proposals.push_back({Descriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), 0, {}, {}});
-    pointers.push_back(proposals.back().config.get());
+  for (std::int64_t i = 0; i < wanted; ++i) {
+    proposals.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    pointers.push_back(proposals.back().get());
   }
+  if (wanted == 0) return {};
   CUTTLE_CUDNN(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                        count, &count, pointers.data()));
-  proposals.erase(proposals.begin() + count, proposals.end());
-  for (EngineConfig& proposal : proposals) describe(proposal);
+                                        wanted, &count, pointers.data()));
+  // The count says how many there are, or how many were handed out: never more than were asked for.
+  proposals.erase(proposals.begin() + std::min(count, wanted), proposals.end());
   return proposals;
 }
 
-Plan::Plan(cudnnHandle_t handle, const EngineConfig& config) : name_(config.name()) {
+Plan::Plan(cudnnHandle_t handle, EngineConfig config) : config_(std::move(config)) {
   plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle)
-      .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config.config)
+      .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_.descriptor())
       .finalize();
-  workspace_bytes_ = plan_.get_int(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  workspace_bytes_ = static_cast<std::size_t>(plan_.get_int(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));
 }
 
 void Plan::run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> pointers,

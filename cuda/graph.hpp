@@ -3,11 +3,9 @@
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cuda/handle.hpp"
@@ -32,7 +30,7 @@ class Descriptor {
   Descriptor& set(cudnnBackendAttributeName_t name, const Descriptor& value);
   Descriptor& set(cudnnBackendAttributeName_t name, std::span<const Descriptor> values);
   Descriptor& finalize();
-  /// For cuDNN's answers that are not errors of ours: whether finalize succeeded.
+  /// For answers that are no errors of ours.
   cudnnStatus_t try_finalize();
 
   std::int64_t get_int(cudnnBackendAttributeName_t name) const;
@@ -57,16 +55,17 @@ struct TensorSpec {
 
 enum class Pass : std::uint8_t { forward, backward_data, backward_filter };
 
+/// Computed in f32, whatever the tensors hold.
 struct ConvSpec {
   std::array<std::int64_t, 2> stride, padding, dilation;
-  cudnnDataType_t compute = CUDNN_DATA_FLOAT;
 };
 
 /// Operations over tensors, finalized into a graph that engines can be asked about.
 class OperationGraph {
  public:
-  /// forward: (x, w) -> y; backward_data: (dy, w) -> dx; backward_filter: (dy, x) -> dw.
-  void convolution(Pass pass, const ConvSpec& conv, const TensorSpec& a, const TensorSpec& b, const TensorSpec& out);
+  /// forward: (x, w) -> y; backward_data: (dy, w) -> dx; backward_filter: (dy, x) -> dw. out = conv(a, b) + beta * out.
+  void convolution(Pass pass, const ConvSpec& conv, const TensorSpec& a, const TensorSpec& b, const TensorSpec& out,
+                   float beta);
   /// out = a + b, b broadcast where its sizes are 1.
   void add(const TensorSpec& a, const TensorSpec& b, const TensorSpec& out);
   void finalize(cudnnHandle_t handle);
@@ -78,32 +77,38 @@ class OperationGraph {
 };
 
 /// An engine with its knobs, as heuristics propose it.
-struct EngineConfig {
-  Descriptor config;
-  std::int64_t engine = 0;
-  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;  ///< type, value
-  std::vector<cudnnBackendNumericalNote_t> notes;
+class EngineConfig {
+ public:
+  /// Takes a filled-in engine configuration and asks it what it is.
+  explicit EngineConfig(Descriptor config);
   bool has(cudnnBackendNumericalNote_t note) const;
-  std::string name() const;  ///< "engine:65,k2=5,k13=1"
+  const std::string& name() const { return name_; }  ///< "engine:65,k2=5,k13=1"
+  const Descriptor& descriptor() const { return config_; }
+
+ private:
+  Descriptor config_;
+  std::vector<cudnnBackendNumericalNote_t> notes_;
+  std::string name_;
 };
 
-/// What this heuristic mode proposes, best first. A mode that knows nothing of the graph proposes nothing.
-std::vector<EngineConfig> propose(const OperationGraph& graph, cudnnBackendHeurMode_t mode);
+/// The first `most` configurations that this heuristic mode proposes, best first. A mode that knows nothing of the
+/// graph proposes nothing.
+std::vector<Descriptor> propose(const OperationGraph& graph, cudnnBackendHeurMode_t mode, std::int64_t most);
 
 /// A finalized plan, ready to run any number of times.
 class Plan {
  public:
   /// Throws CudnnError with cuDNN's reason if this configuration does not support the graph.
-  Plan(cudnnHandle_t handle, const EngineConfig& config);
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  const std::string& name() const { return name_; }
+  Plan(cudnnHandle_t handle, EngineConfig config);
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+  const std::string& name() const { return config_.name(); }
   void run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> pointers,
            void* workspace) const;
 
  private:
+  EngineConfig config_;
   Descriptor plan_{CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR};
-  std::int64_t workspace_bytes_ = 0;
-  std::string name_;
+  std::size_t workspace_bytes_ = 0;
 };
 
 }  // namespace cuttle::cuda::graph

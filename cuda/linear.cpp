@@ -1,44 +1,132 @@
+#include <cublasLt.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "cuda/bias.hpp"
 #include "cuda/check.hpp"
-#include "cuda/context.hpp"
+#include "cuda/gemm.hpp"
 #include "cuda/register.hpp"
+#include "cuttle/conv.hpp"
 
 namespace cuttle::cuda {
 
 namespace {
 
-cudaDataType_t data_type(const Tensor& t) {
-  switch (t.dtype()) {
-    case DType::f16: return CUDA_R_16F;
-    case DType::bf16: return CUDA_R_16BF;
-    case DType::f32: return CUDA_R_32F;
-    default: throw DtypeError("linear: no CUDA kernel for " + t.str(), "use f32, f16 or bf16");
-  }
-}
+Matrix matrix(const Tensor& t, bool transposed = false) { return {t.raw_data(), t.dtype(), t.size(1), transposed}; }
 
-/// Row-major C[rows, columns] = op(A) op(B) + beta C, accumulated in f32. cuBLAS is column-major, where a row-major
-/// matrix is its own transpose: so it computes C^T = op(B)^T op(A)^T.
-void multiply(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, float beta) {
-  const auto rows = static_cast<int>(c.size(0)), columns = static_cast<int>(c.size(1));
-  const auto inner = static_cast<int>(a.size(transpose_a ? 0 : 1));
-  const float one = 1;
-  CUTTLE_CUBLAS(cublasGemmEx(context(c).cublas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                             transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner, &one, b.raw_data(),
-                             data_type(b), static_cast<int>(b.size(1)), a.raw_data(), data_type(a),
-                             static_cast<int>(a.size(1)), &beta, c.raw_mutable_data(), data_type(c), columns,
-                             CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+using Description = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using LayoutHandle = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // what NVIDIA recommends on Hopper
+
+/// y[M,O] = x[M,I] w[O,I]^T + bias as cuBLASLt sees it, column-major: y^T[O,M] = w x^T, the bias along the rows of y^T.
+class BiasedProduct {
+ public:
+  BiasedProduct(const Tensor& x, const Tensor& w, const Tensor& bias, bool tf32) {
+    const cudaDataType_t type = cuda_type(x.dtype());
+    cublasLtMatmulDesc_t description = nullptr;
+    CUTTLE_CUBLAS(cublasLtMatmulDescCreate(&description, compute_type(x.dtype(), tf32), CUDA_R_32F));
+    description_.reset(description);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+    w_ = layout(type, w.size(1), w.size(0));
+    x_ = layout(type, x.size(1), x.size(0));
+    y_ = layout(type, w.size(0), x.size(0));
+  }
+
+  /// The first algorithm that cuBLASLt proposes for pointers aligned to 16 bytes, or nothing.
+  std::optional<cublasLtMatmulHeuristicResult_t> propose(cublasLtHandle_t handle) const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    CUTTLE_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
+    const Preference owner(preference);
+    CUTTLE_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                       &kMaxWorkspace, sizeof kMaxWorkspace));
+    // By default it assumes the 256 bytes of cudaMalloc.
+    const std::uint32_t alignment = 16;
+    for (const auto name : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      CUTTLE_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, name, &alignment, sizeof alignment));
+    }
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), w_.get(), x_.get(),
+                                                                 y_.get(), y_.get(), preference, 1, &result, &found);
+    if (status != CUBLAS_STATUS_SUCCESS || found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+    return result;
+  }
+
+  void run(Context& context, cublasLtHandle_t handle, const cublasLtMatmulHeuristicResult_t& algorithm, const Tensor& x,
+           const Tensor& w, const Tensor& y) const {
+    const float one = 1, zero = 0;
+    Tensor workspace;
+    if (algorithm.workspaceSize > 0) {
+      workspace = Tensor::empty({static_cast<std::int64_t>(algorithm.workspaceSize)}, {DType::u8, y.device()});
+    }
+    CUTTLE_CUBLAS(cublasLtMatmul(handle, description_.get(), &one, w.raw_data(), w_.get(), x.raw_data(), x_.get(),
+                                 &zero, y.raw_data(), y_.get(), y.raw_mutable_data(), y_.get(), &algorithm.algo,
+                                 workspace.defined() ? workspace.raw_mutable_data() : nullptr, algorithm.workspaceSize,
+                                 context.stream()));
+  }
+
+ private:
+  template <class T> void set(cublasLtMatmulDescAttributes_t name, const T& value) {
+    CUTTLE_CUBLAS(cublasLtMatmulDescSetAttribute(description_.get(), name, &value, sizeof value));
+  }
+  static LayoutHandle layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
+    cublasLtMatrixLayout_t made = nullptr;
+    CUTTLE_CUBLAS(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(rows),
+                                             static_cast<std::uint64_t>(columns), rows));
+    return LayoutHandle(made);
+  }
+
+  Description description_;
+  LayoutHandle w_, x_, y_;
+};
+
+bool is_aligned(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw_data()) % 16 == 0; }
+
+/// The product and the bias in one kernel; false if cuBLASLt has none for it.
+bool fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
+  if (!is_aligned(x) || !is_aligned(w) || !is_aligned(bias) || !is_aligned(y)) return false;
+  static std::mutex mutex;
+  static auto& algorithms = *new std::map<std::array<std::int64_t, 6>, std::optional<cublasLtMatmulHeuristicResult_t>>;
+  Context& c = context(x);
+  const auto handle = reinterpret_cast<cublasLtHandle_t>(c.cublas());  // documented: a cuBLAS handle is an Lt handle
+  const bool tf32 = conv_settings().tf32;
+  const BiasedProduct product(x, w, bias, tf32);
+  std::optional<cublasLtMatmulHeuristicResult_t> algorithm;
+  {
+    const std::lock_guard lock(mutex);
+    const std::array<std::int64_t, 6> key{c.index(), static_cast<std::int64_t>(x.dtype()), tf32, x.size(0), x.size(1),
+                                          w.size(0)};
+    const auto [found, is_new] = algorithms.try_emplace(key);
+    if (is_new) found->second = product.propose(handle);
+    algorithm = found->second;
+  }
+  if (algorithm) product.run(c, handle, *algorithm, x, w, y);
+  return algorithm.has_value();
 }
 
 void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
-  if (bias.defined()) fill_rows(bias, y);
-  multiply(x, false, w, true, y, bias.defined() ? 1.0f : 0.0f);
+  blas_size(x.size(0));
+  if (bias.defined() && fused_linear(x, w, bias, y)) return;
+  gemm(context(x), x.size(0), w.size(0), x.size(1), matrix(x), matrix(w, true), matrix(y), 0);
+  if (bias.defined()) add_bias(bias, y);
 }
 
 void linear_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx) {
-  multiply(dy, false, w, false, dx, 0);
+  gemm(context(dy), dy.size(0), w.size(1), w.size(0), matrix(dy), matrix(w), matrix(dx), 0);
 }
 
 void linear_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate) {
-  multiply(dy, true, x, false, dw, accumulate ? 1.0f : 0.0f);
+  gemm(context(dy), dw.size(0), dw.size(1), dy.size(0), matrix(dy, true), matrix(x), matrix(dw), accumulate ? 1.0f : 0);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #pragma once
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuttle/error.hpp"
@@ -35,14 +35,6 @@ template <class... Args> struct Slot<void(Args...)> {
 
 using Tensors = std::span<const Tensor>;
 
-/// What follows a batch norm in the same kernel: y = min(max(bn(x) + residual, 0), ceiling), the clamp only where
-/// `relu` is set. residual may be undefined.
-struct Activation {
-  Tensor residual = {};
-  bool relu = false;
-  double ceiling = std::numeric_limits<double>::infinity();
-};
-
 /// "accumulate": the output already holds a gradient and the kernel adds to it (beta = 1), else it overwrites.
 struct Kernels {
   // Elementwise. `convert` changes dtype and layout of equal logical shapes on one device.
@@ -56,8 +48,8 @@ struct Kernels {
   /// Box-Muller, for even i: r = sqrt(-2 log((w(i) + 1) / 2^32)), a = 2 pi w(i+1) / 2^32; element i is
   /// fma(stddev, r cos(a), mean) and element i+1 fma(stddev, r sin(a), mean).
   Slot<void(const Tensor& out, PhiloxKey, double mean, double stddev)> normal{"normal"};
-  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};                      // out may be a or b
-  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};                    // out may be x
+  Slot<void(const Tensor& a, const Tensor& b, const Tensor& out)> add{"add"};    // out may be a or b
+  Slot<void(const Tensor& x, double factor, const Tensor& out)> scale{"scale"};  // out may be x
   /// min(max(x, 0), ceiling), NaN stays NaN; ceiling is infinity for ReLU and 6 for ReLU6. out may be x, dx may be dy.
   Slot<void(const Tensor& x, double ceiling, const Tensor& out)> relu{"relu"};
   /// dy where 0 < y < ceiling (or y is NaN), else 0.
@@ -109,10 +101,11 @@ struct Kernels {
   Slot<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
             const Tensor& running_var, double eps, const Activation&, const Tensor& y)>
       batch_norm_eval{"batch_norm_eval"};
-  /// y is undefined unless act.relu; act.residual is not given. d_residual (undefined where none is wanted; may be dy)
-  /// receives dy behind the clamp. d_weight and d_bias may be undefined; they are overwritten.
+  /// y is undefined unless act.relu; act.residual is not given, only whether one was `added` (without it the clamp may
+  /// be told from x). d_residual (undefined where none is wanted; may be dy) receives dy behind the clamp. d_weight and
+  /// d_bias may be undefined; they are overwritten.
   Slot<void(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& bias,
-            const Tensor& mean, const Tensor& inv_std, const Activation& act, const Tensor& dx,
+            const Tensor& mean, const Tensor& inv_std, const Activation& act, bool added, const Tensor& dx,
             const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
       batch_norm_train_backward{"batch_norm_train_backward"};
   /// Of batch_norm_eval: mean and inv_std are constants. dx, d_residual, d_weight, d_bias may each be undefined.
@@ -141,7 +134,8 @@ struct Kernels {
   struct Update {
     Tensors params;                 ///< f32 (CPU: or f64)
     Tensors grads;                  ///< each of the parameter's shape and layout, of its dtype or f16 or bf16
-    Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none
+    Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none,
+                                    ///< empty where there are none at all
     std::span<const double> decay;  ///< weight decay of each
     Tensor lr, step;                ///< f32 scalar; i64 scalar, already counted
     Tensor factor;                  ///< f32 scalar that multiplies gradients; not finite: change nothing; undefined: 1
@@ -194,6 +188,13 @@ class Readback {
   virtual const void* wait() = 0;  ///< valid as long as this lives
 };
 
+/// Bytes on their way to the device.
+class Upload {
+ public:
+  virtual ~Upload() = default;
+  virtual void join() = 0;  ///< work queued from now on sees them; does not wait
+};
+
 /// One kind of device.
 struct Backend {
   Kernels kernels;
@@ -209,6 +210,11 @@ struct Backend {
   std::unique_ptr<CapturedWork> (*capture)(int index, const std::function<void()>& work) = nullptr;
   /// Starts to copy a tensor to the host behind what is queued, without waiting.
   std::unique_ptr<Readback> (*read_back)(const Tensor& t) = nullptr;
+  /// Starts to fill a tensor from host memory (free to change on return) beside work that is queued before join(),
+  /// which must not use it. Null where copy() is all there is.
+  std::unique_ptr<Upload> (*upload)(const Tensor& to, const void* from) = nullptr;
+  /// Name and version of what the backend stands on, for `cuttle doctor`. May be null.
+  std::vector<std::pair<std::string, std::string>> (*facts)() = nullptr;
 };
 
 /// The backend of a kind, registered on first use. Throws DeviceError saying why where there is none.

@@ -35,6 +35,10 @@ struct ImageSet {
 /// Throws DataError naming the file: missing, not IDX, of another magic, truncated, with trailing bytes, empty, corrupt
 /// gzip, sizes that cannot be, counts that differ, a label without a class.
 ImageSet mnist(const std::string& directory, Split split);
+/// CIFAR-10's binary version and sets in its format: data_batch_1.bin to data_batch_5.bin, test_batch.bin (each may be
+/// gzipped), 32x32 colour images. Classes are the lines of batches.meta.txt, or CIFAR-10's; mean and stddev as in
+/// mnist(). Throws DataError naming the file: missing, empty, truncated, corrupt gzip, a label without a class.
+ImageSet cifar10(const std::string& directory, Split split);
 /// Any pair of IDX files, gzipped or not; mean and stddev are those of the images. Throws as mnist().
 ImageSet idx(const std::string& images_file, const std::string& labels_file);
 /// Random images and labels of the given shape, from (seed, kStreamSynthetic). Throws UsageError on a size below 1.

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "cuttle/tensor.hpp"
 
@@ -42,6 +43,8 @@ Tensor global_avg_pool2d(const Tensor& x);  ///< -> [N,C,1,1]
 Tensor relu(const Tensor& x);
 /// In place; returns x. Backward needs only the output.
 Tensor relu_(Tensor x);
+Tensor relu6(const Tensor& x);                 ///< min(max(x, 0), 6); its gradient is zero at both ends, as in PyTorch
+Tensor relu6_(Tensor x);                       ///< in place; returns x
 Tensor add(const Tensor& a, const Tensor& b);  ///< same shapes
 Tensor add_(Tensor a, const Tensor& b);        ///< a += b in place; returns a
 Tensor mul(const Tensor& x, double factor);
@@ -59,11 +62,20 @@ struct BatchNorm2dOptions {
   double momentum = 0.1;
   double eps = 1e-5;
 };
+/// What follows a batch norm in the same pass over memory: y = min(max(bn(x) + residual, 0), ceiling), the clamp only
+/// where `relu` is set (ceiling 6 makes it ReLU6). residual, of x's shape and dtype, may be undefined.
+struct Activation {
+  Tensor residual = {};
+  bool relu = false;
+  double ceiling = std::numeric_limits<double>::infinity();
+};
 /// Over N,H,W of each channel of x[N,C,H,W]. Training normalises with the batch's mean and biased variance and moves
 /// running_mean and running_var (f32[C], changed in place, may be undefined) towards the mean and unbiased variance;
-/// otherwise it normalises with the running ones. weight[C] and bias[C] may be undefined (1 and 0).
+/// otherwise it normalises with the running ones. weight[C] and bias[C] may be undefined (1 and 0). `then` gives the
+/// values of add() and relu() behind it; a residual of the other layout is converted first. UsageError for a ceiling
+/// that is not above 0.
 Tensor batch_norm2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
-                    BatchNorm2dOptions options = {});
+                    BatchNorm2dOptions options = {}, const Activation& then = {});
 
 // ---- Shape -----------------------------------------------------------------------------------------------------
 /// Dimensions from `start` on become one, in logical order: an NHWC tensor with C > 1 and H*W > 1 is copied, all else
@@ -89,8 +101,17 @@ Tensor correct_count(const Tensor& logits, const Tensor& targets);
 double accuracy(const Tensor& logits, const Tensor& targets);
 
 // ---- Input -----------------------------------------------------------------------------------------------------
-/// Images u8[N,C,H,W] -> f32 of the same shape, (x/255 - mean[c]) / stddev[c]; mean and stddev f32[C]. No gradient.
-Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev);
+struct NormalizeOptions {
+  DType dtype = DType::f32;  ///< of the result; any floating one
+  /// i32[N,3] or undefined: top, left and flip of each image. What stands at (h, w) comes from row h + top and column
+  /// left + (flip ? W-1-w : w); outside the image that is black (0 before normalising), as torchvision's RandomCrop
+  /// pads.
+  Tensor windows = {};
+};
+/// Images u8[N,C,H,W] -> floats of the same shape and layout, (x/255 - mean[c]) / stddev[c]; mean and stddev f32[C]. No
+/// gradient.
+Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev,
+                        const NormalizeOptions& options = {});
 
 // ---- Checks ----------------------------------------------------------------------------------------------------
 Tensor non_finite_count(const Tensor& x);  ///< NaN and infinite elements -> i64 scalar. No gradient.

@@ -53,7 +53,7 @@ struct TensorImpl {
   std::shared_ptr<autograd::Node> grad_fn;
   Tensor grad;
 
-  /// Of an f32 leaf: its values in 16 bits, as they were at copy_version of the storage (autograd/copy.hpp).
+  /// In f16 or bf16, equal to this f32 tensor as it was at copy_version; see autograd/copy.hpp.
   Tensor copy;
   std::uint32_t copy_version = 0;
 };

@@ -70,5 +70,8 @@ template <class T, class Term> double sum_terms(const T* x, std::int64_t n, Term
 
 /// Copies between any two dtypes and layouts; the slot `convert`.
 void convert(const Tensor& in, const Tensor& out);
+/// The slot of this name.
+void normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& windows,
+                      const Tensor& out);
 
 }  // namespace cuttle::cpu

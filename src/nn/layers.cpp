@@ -2,10 +2,9 @@
 
 #include <cmath>
 
-#include "autograd/node.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/nn.hpp"
-#include "kernels.hpp"
+#include "ops/norm.hpp"
 
 namespace cuttle::nn {
 namespace {
@@ -116,17 +115,28 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options) : op
   add_buffer("num_batches_tracked", num_batches_tracked);
 }
 
-Tensor BatchNorm2d::forward(const Tensor& x) {
-  Tensor y = batch_norm2d(x, weight, bias, running_mean, running_var,
-                          {.training = training(), .momentum = options_.momentum, .eps = options_.eps});
-  if (training()) {
-    kernels(num_batches_tracked).increment(num_batches_tracked);
-    autograd::mark_changed("BatchNorm2d", num_batches_tracked);
-  }
-  return y;
+Tensor BatchNorm2d::normalize(const Tensor& x, const Activation& then) {
+  return ops::batch_norm2d(x, weight, bias, running_mean, running_var, num_batches_tracked,
+                           {.training = training(), .momentum = options_.momentum, .eps = options_.eps}, then);
+}
+
+Tensor BatchNorm2d::forward(const Tensor& x) { return normalize(x, {}); }
+
+Tensor BatchNorm2d::relu(const Tensor& x) { return observed(normalize(x, {.relu = true})); }
+
+Tensor BatchNorm2d::relu6(const Tensor& x) { return observed(normalize(x, {.relu = true, .ceiling = 6})); }
+
+Tensor BatchNorm2d::add(const Tensor& x, const Tensor& residual) {
+  return observed(normalize(x, {.residual = residual}));
+}
+
+Tensor BatchNorm2d::add_relu(const Tensor& x, const Tensor& residual) {
+  return observed(normalize(x, {.residual = residual, .relu = true}));
 }
 
 Tensor ReLU::forward(const Tensor& x) { return options_.inplace ? relu_(x) : relu(x); }
+
+Tensor ReLU6::forward(const Tensor& x) { return options_.inplace ? relu6_(x) : relu6(x); }
 
 Dropout::Dropout(double p) : p_(p) {
   if (!(p >= 0 && p <= 1)) {

@@ -19,21 +19,14 @@ OPS = {
     "global_avg_pool2d": lambda i, o: F.adaptive_avg_pool2d(i["x"], 1),
     "relu": lambda i, o: F.relu(i["x"]),
     "relu_": lambda i, o: F.relu_(i["x"].clone()),
+    "relu6": lambda i, o: F.relu6(i["x"]),
+    "relu6_": lambda i, o: F.relu6(i["x"].clone(), inplace=True),
     "add": lambda i, o: i["a"] + i["b"],
     "add_": lambda i, o: i["a"].clone().add_(i["b"]),
     "mul": lambda i, o: i["x"] * o["factor"],
     "sum": lambda i, o: i["x"].sum(),
     "mean": lambda i, o: i["x"].mean(),
-    "batch_norm2d": lambda i, o: F.batch_norm(
-        i["x"],
-        i.get("running_mean"),
-        i.get("running_var"),
-        i.get("weight"),
-        i.get("bias"),
-        o["training"],
-        o["momentum"],
-        o["eps"],
-    ),
+    "batch_norm2d": lambda i, o: batch_norm(i, o),
     "flatten": lambda i, o: torch.flatten(i["x"], o["start"]),
     "reshape": lambda i, o: i["x"].reshape(o["shape"]),
     "slice": lambda i, o: i["x"][o["begin"] : o["end"]],
@@ -44,6 +37,22 @@ OPS = {
         i["x"], i["targets"], reduction=o["reduction"], label_smoothing=o["label_smoothing"]
     ),
 }
+
+
+def batch_norm(i, o):
+    y = F.batch_norm(
+        i["x"],
+        i.get("running_mean"),
+        i.get("running_var"),
+        i.get("weight"),
+        i.get("bias"),
+        o["training"],
+        o["momentum"],
+        o["eps"],
+    )
+    if "residual" in i:
+        y = y + i["residual"]
+    return {"relu": F.relu, "relu6": F.relu6}[o["then"]](y) if "then" in o else y
 
 
 def tensor(name, shape, seed, **how):
@@ -185,6 +194,9 @@ def elementwise_cases():
         case("zeros and negatives", "relu", [tensor("x", odd, 51, coarse=True)]),
         case("4-D", "relu_", [tensor("x", four, 51)]),
         case("rank 2", "relu_", [tensor("x", odd, 51)]),
+        case("4-D", "relu6", [tensor("x", four, 51, scale=5.0, shift=3.0)]),
+        case("values at 0 and at 6", "relu6", [tensor("x", odd, 51, coarse=True, scale=12.0)]),
+        case("4-D", "relu6_", [tensor("x", four, 51, scale=5.0, shift=3.0)]),
         case("4-D", "add", [tensor("a", four, 52), tensor("b", four, 53)]),
         case("rank 1", "add", [tensor("a", (17,), 52), tensor("b", (17,), 53)]),
         case("4-D", "add_", [tensor("a", four, 52), tensor("b", four, 53)]),
@@ -200,16 +212,20 @@ def elementwise_cases():
 
 
 def batch_norm_cases():
-    def norm(name, x, training=True, affine=True, running=True, momentum=0.1, eps=1e-5, **how):
+    def norm(name, x, training=True, affine=True, running=True, momentum=0.1, eps=1e-5, residual=False, then=None,
+             weight=None, **how):
         channels = (x[1],)
         inputs = [tensor("x", x, 61, **how)]
         if affine:
-            inputs += [tensor("weight", channels, 62, shift=0.5), tensor("bias", channels, 63)]
+            inputs += [tensor("weight", channels, 62, **(weight or {"shift": 0.5})), tensor("bias", channels, 63)]
         if running:
             for name_, seed, shift in (("running_mean", 64, 0.0), ("running_var", 65, 1.25)):
                 spec = {"name": name_, "shape": list(channels), "seed": seed, "shift": shift, "changes": True}
                 inputs.append(spec)
-        return case(name, "batch_norm2d", inputs, training=training, momentum=momentum, eps=eps)
+        if residual:
+            inputs.append(tensor("residual", x, 66))
+        options = {"then": then} if then else {}
+        return case(name, "batch_norm2d", inputs, training=training, momentum=momentum, eps=eps, **options)
 
     return [
         norm("training", (4, 3, 5, 6)),
@@ -225,6 +241,16 @@ def batch_norm_cases():
         norm("evaluation", (4, 3, 5, 6), training=False),
         norm("evaluation, batch 1, 1x1", (1, 9, 1, 1), training=False),
         norm("evaluation, no affine", (2, 5, 3, 3), training=False, affine=False),
+        norm("training, relu", (3, 5, 4, 3), then="relu"),
+        norm("training, relu, no affine", (2, 7, 3, 3), then="relu", affine=False),
+        norm("training, residual", (3, 4, 5, 2), residual=True),
+        norm("training, residual, relu", (4, 3, 5, 6), residual=True, then="relu"),
+        # weights from 3 to 9 put some values above 6
+        norm("training, relu6, some above", (3, 8, 5, 5), then="relu6", weight={"scale": 3.0, "shift": 6.0}),
+        norm("training, residual, relu6", (2, 6, 3, 4), residual=True, then="relu6", weight={"scale": 3.0, "shift": 6.0}),
+        norm("evaluation, relu", (2, 5, 3, 3), training=False, then="relu"),
+        norm("evaluation, residual", (1, 9, 1, 1), training=False, residual=True),
+        norm("evaluation, residual, relu6", (4, 3, 5, 6), training=False, residual=True, then="relu6"),
     ]
 
 

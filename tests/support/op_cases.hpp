@@ -38,7 +38,9 @@ inline Formula formula_from(const Json& spec) {
 
 inline Tensor input_from(const Json& spec, TensorOptions options) {
   const Shape shape = shape_from(spec.at("shape"));
-  if (spec.contains("classes")) return formula_targets(shape.numel(), spec.at("classes"), spec.at("seed"));
+  if (spec.contains("classes")) {
+    return formula_targets(shape.numel(), spec.at("classes"), spec.at("seed")).to(options.device);
+  }
   return formula_tensor(shape, formula_from(spec), options);
 }
 
@@ -78,9 +80,11 @@ inline Pool2dOptions pool_options(const Json& o) {
 }
 
 inline Tensor run_batch_norm2d(const Inputs& in, const Json& o) {
+  Activation then{.residual = optional_input(in, "residual"), .relu = o.contains("then")};
+  if (o.value("then", "") == "relu6") then.ceiling = 6;
   return batch_norm2d(in.at("x"), optional_input(in, "weight"), optional_input(in, "bias"),
                       optional_input(in, "running_mean"), optional_input(in, "running_var"),
-                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")});
+                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")}, then);
 }
 
 inline Tensor run_cross_entropy(const Inputs& in, const Json& o) {
@@ -109,6 +113,8 @@ inline Tensor run_op(const std::string& op, const Inputs& in, const Json& o) {
       {"global_avg_pool2d", [](auto& in, auto&) { return global_avg_pool2d(in.at("x")); }},
       {"relu", [](auto& in, auto&) { return relu(in.at("x")); }},
       {"relu_", [](auto& in, auto&) { return relu_(in.at("x").clone()); }},
+      {"relu6", [](auto& in, auto&) { return relu6(in.at("x")); }},
+      {"relu6_", [](auto& in, auto&) { return relu6_(in.at("x").clone()); }},
       {"add", [](auto& in, auto&) { return add(in.at("a"), in.at("b")); }},
       {"add_", [](auto& in, auto&) { return add_(in.at("a").clone(), in.at("b")); }},
       {"mul", [](auto& in, auto& o) { return mul(in.at("x"), o.at("factor").template get<double>()); }},

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/context.hpp"
+#include "cuda/conv_key.hpp"
+
+namespace cuttle::cuda {
+
+/// One way to compute a convolution, ready to run any number of times on tensors that fit its key.
+class ConvRunner {
+ public:
+  virtual ~ConvRunner() = default;
+  /// Queues the work. Throws OutOfMemoryError where the workspace cannot be had, CudnnError where cuDNN refuses.
+  virtual void run(Context& context, const ConvOperands& operands) const = 0;
+  virtual std::size_t workspace_bytes() const = 0;
+  virtual std::string name() const = 0;  ///< "graph engine:65,k2=5", "legacy FFT_TILING", "gemm", "depthwise"
+};
+using ConvRunnerPtr = std::unique_ptr<ConvRunner>;
+
+/// What was tried and why it was not taken.
+class Attempts {
+ public:
+  void add(const std::string& name, const std::string& reason) { text_ += "\n    " + name + ": " + reason; }
+  /// The reason for a workspace above the limit.
+  void add_too_large(const std::string& name, std::size_t bytes, std::int64_t limit);
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// Memory that work queued before it goes out of scope may use: stream order protects it afterwards.
+Tensor scratch_bytes(int device, std::size_t bytes);
+
+/// The gemm path (conv_gemm.cu). Null, with the reason added, where the workspace limit leaves no room for one row of
+/// patches.
+ConvRunnerPtr gemm_runner(const ConvKey& key, Attempts& attempts);
+
+/// Kernels of our own for NHWC depthwise convolutions of one filter a channel (depthwise.cu); null for any other.
+ConvRunnerPtr depthwise_runner(const ConvKey& key);
+
+}  // namespace cuttle::cuda

@@ -1,0 +1,158 @@
+#include "cuda/optim.hpp"
+
+#include "cuda/register.hpp"
+#include "cuda/tensor_table.cuh"
+
+namespace cuttle::cuda {
+
+namespace {
+
+/// What a step reads on the device.
+struct StepScalars {
+  const float* lr;
+  const std::int64_t* step;
+  const float* factor;  ///< may be null: 1
+
+  explicit StepScalars(const Kernels::Update& update)
+      : lr(pointer<float>(update.lr)),
+        step(pointer<std::int64_t>(update.step)),
+        factor(pointer_or_null<float>(update.factor)) {}
+  __device__ float gradient_factor() const { return factor ? *factor : 1.0f; }
+};
+
+// The columns of a table.
+constexpr int kParam = 0, kGrad = 1, kCopy = 2, kFirst = 3, kSecond = 4;
+using SgdTable = TensorTable<4>;
+using AdamWTable = TensorTable<5>;
+
+struct SgdConstants {
+  float momentum, gain;
+  bool nesterov;
+};
+
+__global__ void __launch_bounds__(kThreads)
+    sgd_kernel(const __grid_constant__ SgdTable table, StepScalars scalars, SgdConstants c) {
+  const float factor = scalars.gradient_factor(), lr = *scalars.lr;
+  if (!isfinite(factor)) return;
+  const bool first = *scalars.step == 1;
+  for_elements(table, [&]<int N>(const SgdTable::Row& row, std::int64_t i) {
+    float p[N], g[N], b[N] = {};
+    read_as<float>(row.at[kParam], i, p);
+    read(row.at[kGrad], row.element[kGrad], i, g);
+    const bool has_buffer = row.at[kFirst] != nullptr;
+    if (has_buffer && !first) read_as<float>(row.at[kFirst], i, b);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float gradient = factor * g[j] + row.decay * p[j];
+      b[j] = first || !has_buffer ? gradient : c.momentum * b[j] + c.gain * gradient;
+      p[j] -= lr * (c.nesterov ? gradient + c.momentum * b[j] : b[j]);
+    }
+    write_as<float>(row.at[kParam], i, p);
+    if (has_buffer) write_as<float>(row.at[kFirst], i, b);
+    write(row.at[kCopy], row.element[kCopy], i, p);
+  });
+}
+
+struct AdamWConstants {
+  double beta1, beta2;
+  float eps;
+};
+
+__global__ void __launch_bounds__(kThreads)
+    adamw_kernel(const __grid_constant__ AdamWTable table, StepScalars scalars, AdamWConstants c) {
+  __shared__ float step_size, root_scale;
+  const float factor = scalars.gradient_factor();
+  if (!isfinite(factor)) return;
+  const double lr = *scalars.lr;
+  if (threadIdx.x == 0) {
+    const auto t = static_cast<double>(*scalars.step);
+    step_size = static_cast<float>(lr / (1 - pow(c.beta1, t)));
+    root_scale = static_cast<float>(1 / sqrt(1 - pow(c.beta2, t)));
+  }
+  __syncthreads();
+  const float beta1 = static_cast<float>(c.beta1), gain1 = static_cast<float>(1 - c.beta1);
+  const float beta2 = static_cast<float>(c.beta2), gain2 = static_cast<float>(1 - c.beta2);
+  for_elements(table, [&]<int N>(const AdamWTable::Row& row, std::int64_t i) {
+    float p[N], g[N], m[N], v[N];
+    read_as<float>(row.at[kParam], i, p);
+    read(row.at[kGrad], row.element[kGrad], i, g);
+    read_as<float>(row.at[kFirst], i, m);
+    read_as<float>(row.at[kSecond], i, v);
+    const float keep = static_cast<float>(1 - lr * row.decay);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float gradient = factor * g[j];
+      m[j] = beta1 * m[j] + gain1 * gradient;
+      v[j] = beta2 * v[j] + gain2 * gradient * gradient;
+      p[j] = keep * p[j] - step_size * m[j] / (sqrtf(v[j]) * root_scale + c.eps);
+    }
+    write_as<float>(row.at[kParam], i, p);
+    write_as<float>(row.at[kFirst], i, m);
+    write_as<float>(row.at[kSecond], i, v);
+    write(row.at[kCopy], row.element[kCopy], i, p);
+  });
+}
+
+/// The columns that both optimizers have.
+template <class Row> Row row_of(const char* op, const Kernels::Update& update, std::size_t i) {
+  const Tensor& p = update.params[i];
+  if (p.dtype() != DType::f32) throw DtypeError(std::string(op) + ": no CUDA kernel for " + p.str(), "use f32");
+  Row row;
+  row.set(op, kParam, p);
+  row.set(op, kGrad, update.grads[i]);
+  row.set(op, kCopy, update.copies.empty() ? Tensor() : update.copies[i]);
+  row.decay = static_cast<float>(update.decay[i]);
+  row.count = p.numel();
+  return row;
+}
+
+void sgd_step(const Kernels::Update& update, Tensors buffers, const Kernels::SgdHyper& hyper) {
+  const Context& c = context(update.lr);
+  const SgdConstants constants{static_cast<float>(hyper.momentum), static_cast<float>(1 - hyper.dampening),
+                               hyper.nesterov};
+  const auto row = [&](std::size_t i) {
+    auto row = row_of<SgdTable::Row>("sgd step", update, i);
+    row.set("sgd step", kFirst, buffers.empty() ? Tensor() : buffers[i]);
+    return row;
+  };
+  for_tables<4>(c, update.params.size(), row, [&](const SgdTable& table, unsigned blocks) {
+    sgd_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(update), constants);
+    CUTTLE_LAUNCHED("sgd step");
+  });
+}
+
+void adamw_step(const Kernels::Update& update, Tensors exp_avg, Tensors exp_avg_sq, const Kernels::AdamWHyper& hyper) {
+  const Context& c = context(update.lr);
+  const AdamWConstants constants{hyper.beta1, hyper.beta2, static_cast<float>(hyper.eps)};
+  const auto row = [&](std::size_t i) {
+    auto row = row_of<AdamWTable::Row>("adamw step", update, i);
+    row.set("adamw step", kFirst, exp_avg[i]);
+    row.set("adamw step", kSecond, exp_avg_sq[i]);
+    return row;
+  };
+  for_tables<5>(c, update.params.size(), row, [&](const AdamWTable& table, unsigned blocks) {
+    adamw_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(update), constants);
+    CUTTLE_LAUNCHED("adamw step");
+  });
+}
+
+__global__ void increment_kernel(std::int64_t* counter, const float* factor) {
+  if (!factor || isfinite(*factor)) ++*counter;
+}
+
+void increment(const Tensor& counter, const Tensor& factor) {
+  increment_kernel<<<1, 1, 0, context(counter).stream()>>>(pointer<std::int64_t>(counter),
+                                                           pointer_or_null<float>(factor));
+  CUTTLE_LAUNCHED("increment");
+}
+
+}  // namespace
+
+void register_optim(Kernels& k) {
+  k.sgd_step = sgd_step;
+  k.adamw_step = adamw_step;
+  k.increment = increment;
+  register_gradient_norm(k);
+}
+
+}  // namespace cuttle::cuda

@@ -1,0 +1,88 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "cuttle/models.hpp"
+#include "cuttle/ops.hpp"
+#include "cuttle/random.hpp"
+#include "support/close.hpp"
+
+using namespace cuttle;
+using namespace cuttle::testing;
+
+namespace {
+
+constexpr Device kCuda{DeviceKind::cuda, 0};
+
+struct Setup {
+  std::string model;
+  std::int64_t channels, size, classes, batch;
+};
+
+struct Run {
+  std::unique_ptr<nn::Module> module;
+  double loss;
+};
+
+/// Loss and gradients of one batch, the same weights and images for every dtype and device. Parameters and running
+/// statistics are f64 in the f64 run, else f32.
+Run run(const Setup& s, DType dtype, Device device) {
+  manual_seed(5);
+  std::unique_ptr<nn::Module> module = models::find(s.model).make(s.channels, s.size, s.classes);
+  const Tensor images = Tensor::randn({s.batch, s.channels, s.size, s.size});
+  if (dtype == DType::f64) module->to(DType::f64);
+  module->to(device);
+  std::vector<std::int64_t> targets;
+  for (std::int64_t i = 0; i < s.batch; ++i) targets.push_back(i * 7 % s.classes);
+  // Rounded to 16 bits first, so that all runs see the same images.
+  const Tensor x = images.to(DType::f16).to(dtype).to(device);
+  const Tensor loss = cross_entropy((*module)(x), Tensor::from(targets, {s.batch}).to(device));
+  loss.backward();
+  return {std::move(module), loss.item<double>()};
+}
+
+/// Of all gradients as one vector.
+double gradient_error(const nn::Module& module, const nn::Module& exact) {
+  const auto parameters = module.named_parameters(), expected = exact.named_parameters();
+  std::vector<double> all, all_expected;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    REQUIRE_MESSAGE(parameters[i].tensor.grad().defined(), parameters[i].name);
+    const auto mine = parameters[i].tensor.grad().to_vector<double>();
+    const auto its = expected[i].tensor.grad().to_vector<double>();
+    all.insert(all.end(), mine.begin(), mine.end());
+    all_expected.insert(all_expected.end(), its.begin(), its.end());
+  }
+  return relative_error(all, all_expected);
+}
+
+const Setup kSetups[] = {{"lenet", 1, 28, 10, 16}, {"resnet18", 3, 64, 10, 8}, {"resnet18_cifar", 3, 16, 10, 8}};
+
+}  // namespace
+
+TEST_CASE("cuda: whole models give the CPU's f64 loss and gradients in f32") {
+  for (const Setup& setup : kSetups) {
+    CAPTURE(setup.model);
+    const Run exact = run(setup, DType::f64, kCpu), cpu = run(setup, DType::f32, kCpu);
+    const Run cuda = run(setup, DType::f32, kCuda);
+    CHECK(cuda.loss == doctest::Approx(exact.loss).epsilon(1e-5));
+    // Rounding grows through the layers; the CPU shows how much of it f32 cannot avoid.
+    const double unavoidable = gradient_error(*cpu.module, *exact.module);
+    const double error = gradient_error(*cuda.module, *exact.module);
+    CAPTURE(unavoidable);
+    MESSAGE(setup.model << ": gradient error " << error << " (CPU f32 " << unavoidable << ")");
+    CHECK(error < std::max(1e-5, 3 * unavoidable));
+  }
+}
+
+TEST_CASE("cuda: whole models give the CPU's loss and gradients in f16 within what 16 bits allow") {
+  for (const Setup& setup : kSetups) {
+    CAPTURE(setup.model);
+    const Run exact = run(setup, DType::f64, kCpu), cuda = run(setup, DType::f16, kCuda);
+    CHECK(cuda.loss == doctest::Approx(exact.loss).epsilon(5e-3));
+    const double error = gradient_error(*cuda.module, *exact.module);
+    MESSAGE(setup.model << ": gradient error in f16 " << error);
+    CHECK(error < 5e-2);
+  }
+}
