@@ -48,7 +48,7 @@ ImageSet synthetic(std::int64_t count, std::int64_t channels, std::int64_t heigh
 ImageSet open(const std::string& path, Split split);
 
 struct Batch {
-  Tensor images;  ///< f32[N,C,H,W], normalised
+  Tensor images;  ///< of the loader's dtype, [N,C,H,W], normalised
   Tensor labels;  ///< i64[N]
 };
 
@@ -62,6 +62,10 @@ struct LoaderOptions {
   bool drop_last = false;
   std::uint64_t seed = 0;
   Device device = kCpu;
+  DType dtype = DType::f32;  ///< of the images; any floating one
+  /// Moves each image by up to 4 pixels up, down, left and right, black where nothing is left, and mirrors every second
+  /// one: torchvision's RandomCrop(padding=4) and RandomHorizontalFlip. Drawn from (seed, epoch, index of the image).
+  bool crop_flip = false;
   ImageTransform transform = {};
   bool prefetch = true;  ///< gather the next batch in a thread of its own; changes no number
 };

@@ -4,8 +4,10 @@
 
 #include "cuttle/tensor.hpp"
 
-/// Every op. All are differentiable unless they say otherwise, take tensors of one device and one floating dtype, and
-/// throw ShapeError, DtypeError or DeviceError with each tensor's description. Semantics are PyTorch's.
+/// Every op. All are differentiable unless they say otherwise, take tensors of one device and one floating dtype (but
+/// parameters of conv2d and linear may be f32 for activations of 16 bits: they are used through a copy that is kept
+/// beside them, and their gradients have 16 bits), and throw ShapeError, DtypeError or DeviceError with each tensor's
+/// description. Semantics are PyTorch's.
 /// Names: N batch, C channels, H,W input and P,Q output height and width, K filters, R,S filter height and width.
 namespace cuttle {
 

@@ -26,6 +26,8 @@ class Optimizer {
   double lr() const { return lr_; }
   void set_lr(double lr);                        ///< throws UsageError unless finite and >= 0
   std::int64_t steps() const { return steps_; }  ///< calls of step() so far, skipped ones included
+  /// For recorded steps, which run without a call: sets what steps() counts. The device counts for itself.
+  void set_steps(std::int64_t steps) { steps_ = steps; }
   const std::vector<Tensor>& parameters() const { return params_; }
   /// Copies of the state, to save: "step" (i64 scalar), "updates" (i64[parameters], how often each was updated), and
   /// for each parameter i that was, "momentum.i" (or "exp_avg.i", "exp_avg_sq.i"). Options and learning rate are the

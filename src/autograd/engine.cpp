@@ -21,13 +21,16 @@ Tensor sum_of(Tensor a, Tensor b) {
 
 void add_to_leaf(TensorImpl& leaf, Tensor g) {
   // The leaf may have been given other data (Module::to) since the op that used it ran.
-  if (g.shape() != leaf.shape || g.dtype() != leaf.dtype || g.device() != leaf.storage->device()) {
+  if (g.shape() != leaf.shape || !can_be_gradient(g.dtype(), leaf.dtype) || g.device() != leaf.storage->device()) {
     throw AutogradError(fmt::format("backward: the gradient {} does not fit its leaf, which is {}{} on {} by now",
                                     g.str(), name_of(leaf.dtype), leaf.shape.str(), leaf.storage->device().str()),
                         "convert or move the model before the forward pass, not between forward and backward");
   }
   if (g.rank() == 4) g = g.to(leaf.layout);
   if (leaf.grad.defined()) {
+    // One gradient of 16 bits is kept as it came; sums are made in the leaf's own precision.
+    leaf.grad = leaf.grad.to(leaf.dtype);
+    g = g.to(leaf.dtype);
     if (g.numel() > 0) kernels(g).add(leaf.grad, g, leaf.grad);
     leaf.grad.impl()->storage->bump("backward");
     return;
@@ -121,7 +124,8 @@ void Gradients::give(std::size_t i, Tensor g) {
 
 Tensor Gradients::accumulated(std::size_t i) const {
   const Node::Edge& edge = node_.inputs.at(i);
-  return edge.leaf ? edge.leaf->grad : Tensor();
+  const bool whole = edge.leaf && edge.leaf->grad.defined() && edge.leaf->grad.dtype() == edge.leaf->dtype;
+  return whole ? edge.leaf->grad : Tensor();
 }
 
 }  // namespace autograd

@@ -21,7 +21,7 @@ class Gradients {
   /// Adds g to the gradient of input i. Hand over by move what is yours alone: it is then kept, not copied.
   void give(std::size_t i, Tensor g);
   /// The gradient that leaf i has accumulated so far, for kernels that add to it themselves (beta = 1); undefined if
-  /// there is none, and then give() a fresh one.
+  /// there is none in the leaf's own precision, and then give() a fresh one.
   Tensor accumulated(std::size_t i) const;
 
  private:

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "autograd/copy.hpp"
 #include "autograd/node.hpp"
 #include "kernels.hpp"
 #include "ops/check.hpp"
@@ -19,7 +20,7 @@ Shape output_shape(const Tensor& x, const Tensor& weight, const Tensor& bias, co
   check::rank(kOp, "weight", weight, 4);
   check::floating(kOp, x);
   check::same_device(kOp, {&x, &weight, &bias});
-  check::same_dtype(kOp, {&x, &weight, &bias});
+  check::parameters_dtype(kOp, x, {&weight, &bias});
   check::sizes_in_range(kOp, "stride", o.stride, 1);
   check::sizes_in_range(kOp, "padding", o.padding, 0);
   check::sizes_in_range(kOp, "dilation", o.dilation, 1);
@@ -44,15 +45,18 @@ Shape output_shape(const Tensor& x, const Tensor& weight, const Tensor& bias, co
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions options) {
   const Shape shape = output_shape(x, weight, bias, options);
-  const Tensor w = weight.to(x.layout());
+  const Tensor w = autograd::in_dtype(weight, x.dtype()).to(x.layout());
+  const Tensor b = bias.defined() ? autograd::in_dtype(bias, x.dtype()) : bias;
   Tensor y = Tensor::empty(shape, x.options());
-  if (y.numel() > 0) kernels(x).conv2d(x, w, bias, options, y);
-  if (!autograd::recording({&x, &w, &bias})) return y;
+  if (y.numel() > 0) kernels(x).conv2d(x, w, b, options, y);
+  // A copy has no history: the gradient goes to its leaf.
+  const Tensor &w_input = w.requires_grad() ? w : weight, &b_input = b.defined() && b.requires_grad() ? b : bias;
+  if (!autograd::recording({&x, &w_input, &b_input})) return y;
 
   // What an input's gradient does not need is not kept: a frozen layer holds no activations.
-  const Saved saved_x = w.requires_grad() ? Saved(x) : Saved();
+  const Saved saved_x = w_input.requires_grad() ? Saved(x) : Saved();
   const Saved saved_w = x.requires_grad() ? Saved(w) : Saved();
-  autograd::record(kOp, y, {&x, &w, &bias},
+  autograd::record(kOp, y, {&x, &w_input, &b_input},
                    [saved_x, saved_w, options, x_shape = x.shape(), w_shape = w.shape(), like = x.options()](
                        Tensor dy, Gradients& in) {
                      const Kernels& k = kernels(dy);

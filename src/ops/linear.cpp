@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "autograd/copy.hpp"
 #include "autograd/node.hpp"
 #include "kernels.hpp"
 #include "ops/check.hpp"
@@ -16,14 +17,18 @@ constexpr const char* kOp = "linear";
 
 /// x[M,I] -> [M,O], checked by the caller.
 Tensor linear_rows(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const Tensor w = autograd::in_dtype(weight, x.dtype());
+  const Tensor b = bias.defined() ? autograd::in_dtype(bias, x.dtype()) : bias;
   Tensor y = Tensor::empty({x.size(0), weight.size(0)}, x.options());
-  if (y.numel() > 0) kernels(x).linear(x, weight, bias, y);
-  if (!autograd::recording({&x, &weight, &bias})) return y;
+  if (y.numel() > 0) kernels(x).linear(x, w, b, y);
+  // A copy has no history: the gradient goes to its leaf.
+  const Tensor &w_input = w.requires_grad() ? w : weight, &b_input = b.defined() && b.requires_grad() ? b : bias;
+  if (!autograd::recording({&x, &w_input, &b_input})) return y;
 
-  const Saved saved_x = weight.requires_grad() ? Saved(x) : Saved();
-  const Saved saved_w = x.requires_grad() ? Saved(weight) : Saved();
+  const Saved saved_x = w_input.requires_grad() ? Saved(x) : Saved();
+  const Saved saved_w = x.requires_grad() ? Saved(w) : Saved();
   autograd::record(
-      kOp, y, {&x, &weight, &bias},
+      kOp, y, {&x, &w_input, &b_input},
       [saved_x, saved_w, x_shape = x.shape(), w_shape = weight.shape(), like = x.options()](Tensor dy, Gradients& in) {
         const Kernels& k = kernels(dy);
         const bool empty = dy.numel() == 0;
@@ -46,7 +51,7 @@ Tensor linear_rows(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check::floating(kOp, x);
   check::same_device(kOp, {&x, &weight, &bias});
-  check::same_dtype(kOp, {&x, &weight, &bias});
+  check::parameters_dtype(kOp, x, {&weight, &bias});
   check::rank(kOp, "weight", weight, 2);
   if (x.rank() < 1 || x.size(-1) != weight.size(1)) {
     throw ShapeError(fmt::format("{}: the last dimension of {} does not match the {} inputs of weight {}", kOp, x.str(),
