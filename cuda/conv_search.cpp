@@ -167,9 +167,11 @@ class Builder {
 ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands,
                              const std::set<std::string>& failed, Attempts& attempts) {
   ConvOperands scratch = operands;
+  cudnnHandle_t handle = nullptr;
   try {
+    handle = building_handle(context.index());
     scratch.out = Tensor::empty(operands.out.shape(), operands.out.options());
-  } catch (const OutOfMemoryError& error) {
+  } catch (const Error& error) {
     attempts.add("measuring", error.cause());
     return nullptr;
   }
@@ -185,7 +187,6 @@ ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOpe
       attempts.add(runner->name(), error.cause());
     }
   };
-  const cudnnHandle_t handle = building_handle(context.index());
   Builder builder(context.index(), handle, key, proposals_of(handle, key, attempts));
   if (ConvRunnerPtr own = depthwise_runner(key)) consider(std::move(own));
   for (std::size_t i = 0; i < builder.size() && !(best && best_ms <= close_enough); ++i) {
