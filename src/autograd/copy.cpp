@@ -26,9 +26,6 @@ Tensor current_copy(const Tensor& p) {
   return impl.copy.defined() && impl.copy_version == impl.storage->version() ? impl.copy : Tensor();
 }
 
-void copy_rewritten(const Tensor& p) {
-  mark_changed("optimizer", p.impl()->copy);
-  p.impl()->copy_version = p.version();
-}
+void copy_rewritten(const Tensor& p) { p.impl()->copy_version = p.version(); }
 
 }  // namespace cuttle::autograd
