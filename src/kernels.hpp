@@ -65,18 +65,22 @@ struct Kernels {
   Slot<void(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& windows, const Tensor& out)>
       normalize_images{"normalize_images"};
 
-  // Convolution. bias may be undefined.
-  Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions&, const Tensor& y)> conv2d{
-      "conv2d"};
+  // Convolution. bias may be undefined; `relu` clamps y at 0 from below.
+  Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions&, bool relu, const Tensor& y)>
+      conv2d{"conv2d"};
   Slot<void(const Tensor& dy, const Tensor& w, const Conv2dOptions&, const Tensor& dx)> conv2d_backward_data{
       "conv2d_backward_data"};
   Slot<void(const Tensor& dy, const Tensor& x, const Conv2dOptions&, const Tensor& dw, bool accumulate)>
       conv2d_backward_filter{"conv2d_backward_filter"};
   /// Sum over all but the channel dimension: dy[N,K,P,Q] or [M,K] -> [K].
   Slot<void(const Tensor& dy, const Tensor& db, bool accumulate)> bias_backward{"bias_backward"};
+  /// Of y = relu(... + bias), in one pass: dx = dy where y > 0 (or y is NaN), else 0; db as bias_backward of dx. dx may
+  /// be dy.
+  Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx, const Tensor& db, bool accumulate)>
+      bias_relu_backward{"bias_relu_backward"};
 
-  // Linear: x[M,I], w[O,I], y[M,O].
-  Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y)> linear{"linear"};
+  // Linear: x[M,I], w[O,I], y[M,O]; `relu` as above.
+  Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, const Tensor& y)> linear{"linear"};
   Slot<void(const Tensor& dy, const Tensor& w, const Tensor& dx)> linear_backward_data{"linear_backward_data"};
   Slot<void(const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate)> linear_backward_weight{
       "linear_backward_weight"};
@@ -104,9 +108,10 @@ struct Kernels {
       batch_norm_eval{"batch_norm_eval"};
   /// y is undefined unless act.relu; act.residual is not given, only whether one was `added` (without it the clamp may
   /// be told from x). d_residual (undefined where none is wanted; may be dy) receives dy behind the clamp. d_weight and
-  /// d_bias may be undefined; they are overwritten.
-  Slot<void(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& bias,
-            const Tensor& mean, const Tensor& inv_std, const Activation& act, bool added, const Tensor& dx,
+  /// d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where dy2 is defined.
+  Slot<void(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y, const Tensor& weight,
+            const Tensor& bias, const Tensor& mean, const Tensor& inv_std, const Activation& act, bool added,
+            const Tensor& dx,
             const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
       batch_norm_train_backward{"batch_norm_train_backward"};
   /// Of batch_norm_eval: mean and inv_std are constants. dx, d_residual, d_weight, d_bias may each be undefined.
