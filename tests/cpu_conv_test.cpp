@@ -304,8 +304,9 @@ template <class T> void compare_linear(double tolerance) {
   struct Sizes {
     std::int64_t m, i, o;
   };
-  for (const auto [m, i, o] :
+  for (const Sizes& sizes :
        {Sizes{1, 1, 1}, {1, 300, 10}, {5, 17, 209}, {128, 3136, 128}, {130, 128, 10}, {7, 600, 33}}) {
+    const std::int64_t m = sizes.m, i = sizes.i, o = sizes.o;  // CAPTURE is a lambda; clang 14 lets none see bindings
     const auto size = [](std::int64_t a, std::int64_t b) { return static_cast<std::size_t>(a * b); };
     const std::vector<double> x = noise(m * i, 1), w = noise(o * i, 2), bias = noise(o, 3), dy = noise(m * o, 4);
     std::vector<double> y(size(m, o)), dx(size(m, i)), dw(size(o, i)), db(size(o, 1));

@@ -451,9 +451,10 @@ TEST_CASE("every setting survives being saved") {
   c.seed = 9;
   const nlohmann::ordered_json defaults = to_json(TrainConfig()), saved = to_json(c);
   CHECK(saved.size() == 21);
-  for (const auto& [key, value] : saved.items()) {
+  for (const auto& item : saved.items()) {
+    const std::string& key = item.key();
     CAPTURE(key);
-    CHECK((!defaults.contains(key) || defaults.at(key) != value));
+    CHECK((!defaults.contains(key) || defaults.at(key) != item.value()));
   }
   CHECK(to_json(config_from_json(saved)) == saved);
 }
