@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "core/capture.hpp"
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/nn.hpp"
@@ -24,10 +25,12 @@ template <class... Args> void do_nothing(Slot<void(Args...)>& slot) {
 }
 
 int recordings = 0, replays = 0;
+optim::Optimizer* optimizer = nullptr;  // whose count of steps is the host's, not recorded
 
 class Imitation final : public CapturedWork {
  public:
-  explicit Imitation(std::function<void()> work) : work_(std::move(work)), generator_(default_generator().state()) {
+  explicit Imitation(std::function<void()> work)
+      : work_(std::move(work)), generator_(default_generator().state()), advance_(RandomAdvanceScope::current()) {
     Kernels& kernels = backend(DeviceKind::cpu).kernels;
     const Kernels real = kernels;
     do_nothing(kernels.sgd_step);
@@ -40,15 +43,19 @@ class Imitation final : public CapturedWork {
   }
   void replay() override {
     const PhiloxKey now = default_generator().state();
+    const std::int64_t steps = optimizer->steps();
+    const RandomAdvanceScope scope(advance_);
     default_generator().set_state(generator_);
     work_();
     default_generator().set_state(now);
+    optimizer->set_steps(steps);
     ++replays;
   }
 
  private:
   std::function<void()> work_;
   PhiloxKey generator_;
+  Tensor advance_;
 };
 
 /// Gives the CPU the imitation, or another `capture`, while it lives.
@@ -69,7 +76,7 @@ std::unique_ptr<CapturedWork> imitate(int, const std::function<void()>& work) {
 struct Net final : nn::Module {
   nn::Conv2d conv{1, 4, {.kernel = 3, .stride = 2}};
   nn::BatchNorm2d bn{4};
-  nn::Linear fc{4 * 13 * 13, 10};
+  nn::Linear fc{4 * 3 * 3, 10};
   Net() {
     add("conv", conv);
     add("bn", bn);
@@ -88,11 +95,12 @@ struct Outcome {
 };
 
 /// Three epochs of `images` images in windows of `accumulate` batches of 8, with a learning rate that changes.
-Outcome train(std::int64_t images, std::int64_t accumulate, bool capture) {
+Outcome train_net(std::int64_t images, std::int64_t accumulate, bool capture) {
   const data::ImageSet set = quadrants(images);
   manual_seed(7);
   Net net;
   optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
+  optimizer = &sgd;
   Stepper stepper(net, sgd, {.clip_grad_norm = 0.5, .capture = capture, .most_batches = accumulate});
   const data::Loader loader(set, {.batch = 8, .shuffle = true});
   Outcome outcome;
@@ -132,10 +140,10 @@ void check_same(const Outcome& a, const Outcome& b) {
 }  // namespace
 
 TEST_CASE("replayed steps give the bits of steps run op by op: new batches, rates, masks and a ragged last batch") {
-  const Outcome plain = train(45, 1, false);
+  const Outcome plain = train_net(45, 1, false);
   REQUIRE(plain.losses.size() == 18);
   const CaptureScope scope(imitate);
-  const Outcome recorded = train(45, 1, true);
+  const Outcome recorded = train_net(45, 1, true);
   CHECK(recorded.captured);
   CHECK(recordings == 1);
   CHECK(replays == 12);  // 15 full windows, 3 of which came before the recording
@@ -143,23 +151,23 @@ TEST_CASE("replayed steps give the bits of steps run op by op: new batches, rate
 }
 
 TEST_CASE("windows of several batches are recorded whole") {
-  const Outcome plain = train(85, 2, false);
+  const Outcome plain = train_net(85, 2, false);
   const CaptureScope scope(imitate);
-  const Outcome recorded = train(85, 2, true);
+  const Outcome recorded = train_net(85, 2, true);
   CHECK(recordings == 1);
   CHECK(replays == 12);  // of each epoch's 6 windows the last holds 5 images
   check_same(recorded, plain);
 }
 
 TEST_CASE("without capture, or where it fails, steps run op by op to the same result") {
-  const Outcome plain = train(45, 1, true);
+  const Outcome plain = train_net(45, 1, true);
   CHECK(!plain.captured);
   CHECK(plain.why_not.empty());
   const CaptureScope scope([](int, const std::function<void()>& work) -> std::unique_ptr<CapturedWork> {
     const Imitation half(work);
     throw DeviceError("the device was waited for");
   });
-  const Outcome failed = train(45, 1, true);
+  const Outcome failed = train_net(45, 1, true);
   CHECK(!failed.captured);
   CHECK(failed.why_not == "the device was waited for");
   CHECK(recordings == 1);
@@ -172,6 +180,7 @@ TEST_CASE("weights changed from outside are no longer those of the recorded step
   const data::Loader loader(set, {.batch = 8});
   Net net;
   optim::SGD sgd(net.parameters(), {.lr = 0.1});
+  optimizer = &sgd;
   Stepper stepper(net, sgd, {});
   const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t) { return loader.load(0, 0); }};
   for (int i = 0; i < 5; ++i) stepper.step(window, 0.1);
@@ -190,7 +199,7 @@ TEST_CASE("weights changed from outside are no longer those of the recorded step
 
 TEST_CASE("a stepper that is gone leaves no memory in its private pool") {
   const CaptureScope scope(imitate);
-  train(45, 1, true);
+  train_net(45, 1, true);
   empty_cache();
   for (const memory::SegmentInfo& segment : memory::allocator(kCpu).snapshot()) CHECK(segment.pool == 0);
 }

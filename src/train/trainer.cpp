@@ -99,7 +99,7 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
                                                    .clip_grad_norm = config_.clip_grad_norm,
                                                    .scale_loss = config_.precision == Precision::fp16,
                                                    .capture = config_.graph,
-                                                   .most_batches = config_.accumulate});
+                                                   .most_batches = std::min(config_.accumulate, loader_.batches())});
 }
 
 Trainer::Trainer(TrainConfig config, const data::ImageSet& train_set, const data::ImageSet& test_set, Options options)
