@@ -107,7 +107,7 @@ done
 flags_without_setting() {
   local flag
   "$cuttle" train --help | grep -oE '^ +--[a-z-]+' | tr -d ' ' | while read -r flag; do
-    case $flag in --help | --out | --resume | --json | --deterministic | --recompute | --memory-limit) continue ;; esac
+    case $flag in --help | --out | --resume | --json | --deterministic | --recompute | --memory-limit | --workspace-limit | --no-graph) continue ;; esac
     grep -qF "\"${flag#--}\":" <(head -n 1 "$work/whole.jsonl" | sed 's/.*"config"://') || echo "$flag"
   done
 }
