@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cuda/dispatch.cuh"
-#include "cuda/register.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/bias.hpp"
 #include "cuda/conv_plan.hpp"
 #include "cuda/register.hpp"
 
@@ -49,6 +50,7 @@ void conv2d_backward_filter(const Tensor& dy, const Tensor& x, const Conv2dOptio
 }  // namespace
 
 void register_conv(Kernels& k) {
+  register_bias(k);
   k.conv2d = conv2d;
   k.conv2d_backward_data = conv2d_backward_data;
   k.conv2d_backward_filter = conv2d_backward_filter;

@@ -230,7 +230,7 @@ ConvRunnerPtr gemm_runner(const ConvKey& key, Attempts& attempts) {
   const std::int64_t most = key.workspace_limit < 0 ? kPatchBytes : std::min(kPatchBytes, key.workspace_limit);
   auto runner = std::make_unique<GemmRunner>(key, most);
   if (key.fits(runner->workspace_bytes())) return runner;
-  attempts.add_too_large("gemm", runner->workspace_bytes(), key.workspace_limit);
+  attempts.add("gemm", Attempts::too_large(runner->workspace_bytes(), key.workspace_limit));
   return nullptr;
 }
 

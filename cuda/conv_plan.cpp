@@ -54,7 +54,7 @@ ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBac
     std::string name = "graph engine";
     try {
       graph::EngineConfig config(std::move(proposal));
-      name = "graph " + config.name();
+      name = variant.name_of(config);
       if (entry.failed.contains(name)) continue;
       if (const char* why = ruled_out(config, key)) {
         entry.attempts.add(name, why);
@@ -62,7 +62,7 @@ ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBac
       }
       graph::Plan plan(context.cudnn(), std::move(config));
       if (key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
-      entry.attempts.add_too_large(name, plan.workspace_bytes(), key.workspace_limit);
+      entry.attempts.add(name, Attempts::too_large(plan.workspace_bytes(), key.workspace_limit));
     } catch (const CudnnError& error) {
       entry.attempts.add(name, error.cause());
     }
@@ -87,7 +87,7 @@ ConvRunnerPtr unless_failed(ConvRunnerPtr runner, const Entry& entry) {
 
 ConvRunnerPtr choose(Context& context, const ConvKey& key, const ConvOperands& operands, Entry& entry) {
   const auto path = static_cast<ConvPath>(key.path);
-  if (path == ConvPath::legacy) return unless_failed(legacy_runner(context, key, entry.attempts), entry);
+  if (path == ConvPath::legacy) return legacy_runner(context, key, entry.failed, entry.attempts);
   if (path == ConvPath::gemm) return unless_failed(gemm_runner(key, entry.attempts), entry);
   if (path == ConvPath::measured) {
     if (is_capturing(context)) {
@@ -98,7 +98,7 @@ ConvRunnerPtr choose(Context& context, const ConvKey& key, const ConvOperands& o
   }
   if (auto runner = unless_failed(depthwise_runner(key), entry)) return runner;
   if (auto runner = first_graph(context, key, entry)) return runner;
-  if (auto runner = unless_failed(legacy_runner(context, key, entry.attempts), entry)) return runner;
+  if (auto runner = legacy_runner(context, key, entry.failed, entry.attempts)) return runner;
   return unless_failed(gemm_runner(key, entry.attempts), entry);
 }
 
@@ -125,8 +125,8 @@ void mark_failed(const ConvKey& key, const ConvRunner& runner, const std::string
 
 }  // namespace
 
-void Attempts::add_too_large(const std::string& name, std::size_t bytes, std::int64_t limit) {
-  add(name, fmt::format("it wants {} bytes of workspace, the limit is {}", bytes, limit));
+std::string Attempts::too_large(std::size_t bytes, std::int64_t limit) {
+  return fmt::format("it wants {} bytes of workspace, the limit is {}", bytes, limit);
 }
 
 Tensor scratch_bytes(int device, std::size_t bytes) {

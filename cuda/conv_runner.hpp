@@ -25,7 +25,7 @@ class Attempts {
  public:
   void add(const std::string& name, const std::string& reason) { text_ += "\n    " + name + ": " + reason; }
   /// The reason for a workspace above the limit.
-  void add_too_large(const std::string& name, std::size_t bytes, std::int64_t limit);
+  static std::string too_large(std::size_t bytes, std::int64_t limit);
   const std::string& text() const { return text_; }
 
  private:

@@ -36,6 +36,8 @@ float floor_ms(const Context& context, const ConvKey& key) {
   // TF32.
   double rate = 128;
   if (!key.exact()) rate = (major >= 9 ? 2048 : 1024) / (key.type() == DType::f32 ? 2 : 1);
+  // A driver may not tell its clocks: then the search has no floor to stop at.
+  if (clock_khz == 0 || memory_khz == 0 || bus_bits == 0) return 0;
   const double by_arithmetic = products / (rate * context.multiprocessors() * clock_khz);
   const double by_memory = bytes * 8 / (2.0 * memory_khz * bus_bits);  // two transfers a clock
   return static_cast<float>(std::max(by_arithmetic, by_memory));
@@ -90,20 +92,19 @@ struct Proposal {
 
 Built build(cudnnHandle_t handle, const ConvKey& key, Proposal& proposal) {
   Built built;
+  const GraphVariant variant{key, proposal.fused};
   try {
     graph::EngineConfig config(std::move(proposal.config));
-    built.name = "graph " + config.name();
+    built.name = variant.name_of(config);
     if (const char* why = ruled_out(config, key)) {
       built.reason = why;
       return built;
     }
     graph::Plan plan(handle, std::move(config));
     if (key.fits(plan.workspace_bytes())) {
-      built.runner = graph_runner({key, proposal.fused}, std::move(plan));
+      built.runner = graph_runner(variant, std::move(plan));
     } else {
-      Attempts too_large;
-      too_large.add_too_large("", plan.workspace_bytes(), key.workspace_limit);
-      built.reason = too_large.text();
+      built.reason = Attempts::too_large(plan.workspace_bytes(), key.workspace_limit);
     }
   } catch (const Error& error) {
     built.reason = error.cause();
@@ -166,9 +167,11 @@ class Builder {
 ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands,
                              const std::set<std::string>& failed, Attempts& attempts) {
   ConvOperands scratch = operands;
+  cudnnHandle_t handle = nullptr;
   try {
+    handle = building_handle(context.index());
     scratch.out = Tensor::empty(operands.out.shape(), operands.out.options());
-  } catch (const OutOfMemoryError& error) {
+  } catch (const Error& error) {
     attempts.add("measuring", error.cause());
     return nullptr;
   }
@@ -184,7 +187,6 @@ ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOpe
       attempts.add(runner->name(), error.cause());
     }
   };
-  const cudnnHandle_t handle = building_handle(context.index());
   Builder builder(context.index(), handle, key, proposals_of(handle, key, attempts));
   if (ConvRunnerPtr own = depthwise_runner(key)) consider(std::move(own));
   for (std::size_t i = 0; i < builder.size() && !(best && best_ms <= close_enough); ++i) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <mutex>
 
 #include "cuda/check.hpp"
 #include "cuda/context.hpp"
@@ -16,10 +18,15 @@ namespace {
 /// "13.0" of 13000.
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-cudaDeviceProp properties_of(int index) {
+/// Asked once: some properties are read from the card, which takes milliseconds.
+const cudaDeviceProp& properties_of(int index) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<int, cudaDeviceProp>;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(index); found != known.end()) return found->second;
   cudaDeviceProp properties{};
   CUTTLE_CUDA(cudaGetDeviceProperties(&properties, index));
-  return properties;
+  return known.emplace(index, properties).first->second;
 }
 
 /// While it lives, this thread may allocate although a stream is being captured somewhere.
@@ -106,10 +113,11 @@ std::string why_unusable() {
 }
 
 std::string device_name(int index) {
-  cudaDeviceProp properties{};
-  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) return properties.name;
-  cudaGetLastError();
-  return "unknown card";
+  try {
+    return properties_of(index).name;
+  } catch (const Error&) {
+    return "unknown card";
+  }
 }
 
 std::optional<NvmlMemory> card_usage(int index) {
@@ -129,7 +137,7 @@ std::vector<DeviceInfo> list_devices() {
   CUTTLE_CUDA(cudaGetDeviceCount(&count));
   std::vector<DeviceInfo> found;
   for (int i = 0; i < count; ++i) {
-    const cudaDeviceProp properties = properties_of(i);
+    const cudaDeviceProp& properties = properties_of(i);
     DeviceInfo info{{DeviceKind::cuda, i}, properties.name, properties.totalGlobalMem, 0};
     // NVML sees free memory without making a context, which would itself take some hundred MiB on every card.
     if (const auto card = card_usage(i)) {

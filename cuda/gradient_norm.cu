@@ -8,10 +8,11 @@ namespace cuttle::cuda {
 namespace {
 
 using Table = TensorTable<1>;
+constexpr int kBlocksEach = 8;  // of a multiprocessor
 
 /// Blocks of all launches write partials[first_partial + blockIdx.x]; the last of them adds them up. Squares are summed
 /// in double, in which those of no f32 overflow.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksEach)
     norm_kernel(const __grid_constant__ Table table, double* partials, unsigned first_partial, unsigned all_blocks,
                 unsigned* counter, float* norm) {
   __shared__ double shared[kThreads];
@@ -44,7 +45,7 @@ void global_norm(Tensors tensors, const Tensor& norm) {
   const Context& c = context(norm);
   const auto row = [&](std::size_t i) { return row_of(op, tensors[i]); };
   unsigned all_blocks = 0;
-  for_tables<1>(c, tensors.size(), row, [&](const Table&, unsigned blocks) { all_blocks += blocks; });
+  for_tables<1>(c, kBlocksEach, tensors.size(), row, [&](const Table&, unsigned blocks) { all_blocks += blocks; });
   if (all_blocks == 0) {
     CUTTLE_CUDA(cudaMemsetAsync(norm.raw_mutable_data(), 0, sizeof(float), c.stream()));
     return;
@@ -52,7 +53,7 @@ void global_norm(Tensors tensors, const Tensor& norm) {
   const Tensor partials =
       Tensor::empty({static_cast<std::int64_t>(all_blocks * sizeof(double))}, {DType::u8, norm.device()});
   unsigned first = 0;
-  for_tables<1>(c, tensors.size(), row, [&](const Table& table, unsigned blocks) {
+  for_tables<1>(c, kBlocksEach, tensors.size(), row, [&](const Table& table, unsigned blocks) {
     norm_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, pointer<double>(partials), first, all_blocks,
                                                      block_counters(c, 1), pointer<float>(norm));
     CUTTLE_LAUNCHED("gradient norm");
@@ -60,7 +61,7 @@ void global_norm(Tensors tensors, const Tensor& norm) {
   });
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksEach)
     clip_kernel(const __grid_constant__ Table table, const float* norm, double max_norm) {
   const double factor = max_norm / (*norm + 1e-6);
   if (factor >= 1) return;  // false for NaN: a norm that is NaN makes every gradient NaN, as in PyTorch
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
 void clip_by_norm(Tensors tensors, const Tensor& norm, double max_norm) {
   const Context& c = context(norm);
   const auto row = [&](std::size_t i) { return row_of("gradient clipping", tensors[i]); };
-  for_tables<1>(c, tensors.size(), row, [&](const Table& table, unsigned blocks) {
+  for_tables<1>(c, kBlocksEach, tensors.size(), row, [&](const Table& table, unsigned blocks) {
     clip_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, pointer<float>(norm), max_norm);
     CUTTLE_LAUNCHED("gradient clipping");
   });

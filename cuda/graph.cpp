@@ -16,7 +16,10 @@ Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
 
 Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
                             const void* values) {
-  CUTTLE_CUDNN(cudnnBackendSetAttribute(get(), name, type, count, values));
+  const cudnnStatus_t status = cudnnBackendSetAttribute(get(), name, type, count, values);
+  if (status != CUDNN_STATUS_SUCCESS) {
+    check(status, fmt::format("cudnnBackendSetAttribute(attribute {})", static_cast<int>(name)).c_str());
+  }
   return *this;
 }
 
@@ -58,7 +61,7 @@ Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, std::span<const De
 cudnnStatus_t Descriptor::try_finalize() { return cudnnBackendFinalize(get()); }
 
 Descriptor& Descriptor::finalize() {
-  CUTTLE_CUDNN(try_finalize());
+  check(try_finalize(), "cudnnBackendFinalize");
   return *this;
 }
 

@@ -101,7 +101,7 @@ class Plan {
   /// Throws CudnnError with cuDNN's reason if this configuration does not support the graph.
   Plan(cudnnHandle_t handle, EngineConfig config);
   std::size_t workspace_bytes() const { return workspace_bytes_; }
-  const std::string& name() const { return config_.name(); }
+  const EngineConfig& config() const { return config_; }
   void run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> pointers,
            void* workspace) const;
 

@@ -35,7 +35,8 @@ graph::TensorSpec spec(std::int64_t uid, const std::int64_t (&sizes)[4], const C
 class GraphRunner final : public ConvRunner {
  public:
   GraphRunner(const GraphVariant& variant, graph::Plan plan)
-      : plan_(std::move(plan)),
+      : name_(variant.name_of(plan.config())),
+        plan_(std::move(plan)),
         is_bias_fused_(variant.fused && variant.key.bias),
         adds_after_(!variant.fused && variant.key.accumulate) {}
 
@@ -55,9 +56,10 @@ class GraphRunner final : public ConvRunner {
   }
 
   std::size_t workspace_bytes() const override { return plan_.workspace_bytes(); }
-  std::string name() const override { return "graph " + plan_.name(); }
+  std::string name() const override { return name_; }
 
  private:
+  std::string name_;
   graph::Plan plan_;
   bool is_bias_fused_, adds_after_;
 };

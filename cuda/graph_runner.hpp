@@ -11,6 +11,9 @@ struct GraphVariant {
   const ConvKey& key;
   bool fused;
   graph::OperationGraph build(cudnnHandle_t handle) const;
+  std::string name_of(const graph::EngineConfig& config) const {
+    return (fused ? "fused graph " : "graph ") + config.name();
+  }
   static bool differ(const ConvKey& key) { return key.bias || key.accumulate; }
 };
 

@@ -222,8 +222,9 @@ class LegacyRunner final : public ConvRunner {
 
 /// Fixes an algorithm where the key's limits allow it.
 bool accept(LegacyRunner& runner, cudnnHandle_t handle, int id, bool deterministic, const ConvKey& key,
-            Attempts& attempts) {
+            const std::set<std::string>& failed, Attempts& attempts) {
   const std::string name = "legacy " + name_of_algorithm(key.which(), id);
+  if (failed.contains(name)) return false;
   if (key.deterministic && !deterministic) {
     attempts.add(name, "it is not deterministic");
     return false;
@@ -235,13 +236,14 @@ bool accept(LegacyRunner& runner, cudnnHandle_t handle, int id, bool determinist
     return false;
   }
   if (key.fits(runner.workspace_bytes())) return true;
-  attempts.add_too_large(name, runner.workspace_bytes(), key.workspace_limit);
+  attempts.add(name, Attempts::too_large(runner.workspace_bytes(), key.workspace_limit));
   return false;
 }
 
 }  // namespace
 
-ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, Attempts& attempts) {
+ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, const std::set<std::string>& failed,
+                            Attempts& attempts) {
   const std::string name(key.algorithm.data());
   const bool known = std::ranges::any_of(std::array{Pass::forward, Pass::backward_data, Pass::backward_filter},
                                          [&](Pass pass) { return find(pass, name) != nullptr; });
@@ -254,7 +256,7 @@ ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, Attempts& atte
   try {
     auto runner = std::make_unique<LegacyRunner>(key);
     if (const Algorithm* named = find(key.which(), name)) {
-      if (accept(*runner, context.cudnn(), named->id, named->deterministic, key, attempts)) return runner;
+      if (accept(*runner, context.cudnn(), named->id, named->deterministic, key, failed, attempts)) return runner;
       return nullptr;
     }
     for (const LegacyRunner::Proposal& proposal : runner->propose(context.cudnn())) {
@@ -264,7 +266,7 @@ ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, Attempts& atte
       }
       if (key.exact() && proposal.math != CUDNN_FMA_MATH && proposal.math != CUDNN_DEFAULT_MATH) continue;
       runner->set_math(key.exact() ? CUDNN_FMA_MATH : proposal.math);
-      if (accept(*runner, context.cudnn(), proposal.id, proposal.deterministic, key, attempts)) return runner;
+      if (accept(*runner, context.cudnn(), proposal.id, proposal.deterministic, key, failed, attempts)) return runner;
     }
   } catch (const Error& error) {
     attempts.add("legacy API", error.cause());

@@ -69,9 +69,8 @@ __global__ void cross_entropy_backward_kernel(const float* d_loss, const T* logi
     const bool valid = target >= 0 && target < classes;
     const float log_sum = valid ? lse[row] : NAN;
     for (std::int64_t k = threads.lane(); k < classes; k += threads.lanes()) {
-      float gradient = (expf(float(logits[row * classes + k]) - log_sum) - smooth) * factor;
-      if (k == target) gradient -= hit * factor;
-      d_logits[row * classes + k] = T(gradient);
+      const float wanted = k == target ? hit : smooth;
+      d_logits[row * classes + k] = T((expf(float(logits[row * classes + k]) - log_sum) - wanted) * factor);
     }
   }
 }
@@ -81,8 +80,9 @@ void cross_entropy_backward(const Tensor& d_loss, const Tensor& logits, const Te
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
   const Context& c = context(logits);
   const RowLaunch launch(c, rows, classes);
-  const float hit = static_cast<float>(1 - options.label_smoothing);
-  const float smooth = static_cast<float>(options.label_smoothing / static_cast<double>(classes));
+  const double everywhere = options.label_smoothing / static_cast<double>(classes);
+  const float hit = static_cast<float>(1 - options.label_smoothing + everywhere);
+  const float smooth = static_cast<float>(everywhere);
   const float divisor = options.reduction == Reduction::mean ? static_cast<float>(rows) : 1.0f;
   dispatch_floating("cross_entropy backward", logits, [&]<class T>(T) {
     const auto kernel = launch.wide ? cross_entropy_backward_kernel<T, true> : cross_entropy_backward_kernel<T, false>;

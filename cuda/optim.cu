@@ -20,6 +20,8 @@ struct StepScalars {
   __device__ float gradient_factor() const { return factor ? *factor : 1.0f; }
 };
 
+constexpr int kSgdBlocks = 5, kAdamWBlocks = 4;  // of a multiprocessor
+
 // The columns of a table.
 constexpr int kParam = 0, kGrad = 1, kCopy = 2, kFirst = 3, kSecond = 4;
 using SgdTable = TensorTable<4>;
@@ -30,7 +32,7 @@ struct SgdConstants {
   bool nesterov;
 };
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kSgdBlocks)
     sgd_kernel(const __grid_constant__ SgdTable table, StepScalars scalars, SgdConstants c) {
   const float factor = scalars.gradient_factor(), lr = *scalars.lr;
   if (!isfinite(factor)) return;
@@ -58,7 +60,7 @@ struct AdamWConstants {
   float eps;
 };
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kAdamWBlocks)
     adamw_kernel(const __grid_constant__ AdamWTable table, StepScalars scalars, AdamWConstants c) {
   __shared__ float step_size, root_scale;
   const float factor = scalars.gradient_factor();
@@ -115,7 +117,7 @@ void sgd_step(const Kernels::Update& update, Tensors buffers, const Kernels::Sgd
     row.set("sgd step", kFirst, buffers.empty() ? Tensor() : buffers[i]);
     return row;
   };
-  for_tables<4>(c, update.params.size(), row, [&](const SgdTable& table, unsigned blocks) {
+  for_tables<4>(c, kSgdBlocks, update.params.size(), row, [&](const SgdTable& table, unsigned blocks) {
     sgd_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(update), constants);
     CUTTLE_LAUNCHED("sgd step");
   });
@@ -130,7 +132,7 @@ void adamw_step(const Kernels::Update& update, Tensors exp_avg, Tensors exp_avg_
     row.set("adamw step", kSecond, exp_avg_sq[i]);
     return row;
   };
-  for_tables<5>(c, update.params.size(), row, [&](const AdamWTable& table, unsigned blocks) {
+  for_tables<5>(c, kAdamWBlocks, update.params.size(), row, [&](const AdamWTable& table, unsigned blocks) {
     adamw_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(update), constants);
     CUTTLE_LAUNCHED("adamw step");
   });

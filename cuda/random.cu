@@ -40,7 +40,7 @@ __global__ void normal_kernel(T* out, std::int64_t n, PhiloxKey key, double mean
   }
 }
 
-/// Calls kernel(kAligned) with a thread for every four elements.
+/// Calls launch(aligned, blocks) for a thread to every four elements.
 template <class T, class Launch> void launch_by_four(const Tensor& out, Launch launch) {
   launch(is_aligned(out.raw_data(), sizeof(Four<T>)), blocks_for(context(out), (out.numel() + 3) / 4));
   CUTTLE_LAUNCHED("random numbers");

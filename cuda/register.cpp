@@ -18,7 +18,6 @@ std::string register_cuda(Backend& backend) {
   cuda::register_elementwise(backend.kernels);
   cuda::register_random(backend.kernels);
   cuda::register_conv(backend.kernels);
-  cuda::register_bias(backend.kernels);
   cuda::register_linear(backend.kernels);
   cuda::register_pool(backend.kernels);
   cuda::register_norm(backend.kernels);

@@ -7,7 +7,6 @@ namespace cuttle::cuda {
 void register_elementwise(Kernels& k);
 void register_random(Kernels& k);
 void register_conv(Kernels& k);
-void register_bias(Kernels& k);
 void register_linear(Kernels& k);
 void register_pool(Kernels& k);
 void register_norm(Kernels& k);

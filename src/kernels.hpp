@@ -82,7 +82,8 @@ struct Kernels {
       "linear_backward_weight"};
 
   // Pooling. `argmax` holds for each output the index r*S+s of the winner in its window (the first of equals): u8 if
-  // the window has at most 256 places, else i32. Options are resolved (stride set).
+  // the window has at most 256 places, else i32. Only the backward asks for it: where no gradient is recorded,
+  // max_pool2d gets an undefined one and writes y alone. Options are resolved (stride set).
   Slot<void(const Tensor& x, const Pool2dOptions&, const Tensor& y, const Tensor& argmax)> max_pool2d{"max_pool2d"};
   Slot<void(const Tensor& dy, const Tensor& argmax, const Pool2dOptions&, const Tensor& dx)> max_pool2d_backward{
       "max_pool2d_backward"};

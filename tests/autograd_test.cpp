@@ -9,20 +9,13 @@
 #include "cuttle/memory.hpp"
 #include "cuttle/ops.hpp"
 #include "cuttle/optim.hpp"
-#include "support/close.hpp"
+#include "support/formula.hpp"
+#include "support/leaf.hpp"
 
 using namespace cuttle;
 using namespace cuttle::testing;
 
 namespace {
-
-using Floats = std::vector<float>;
-
-Tensor leaf(const Floats& values) {
-  return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).requires_grad_();
-}
-
-Floats grad_of(const Tensor& t) { return t.grad().to_vector<float>(); }
 
 /// The identity, whose backward calls `observe` before it hands the gradient on.
 Tensor probe(const Tensor& x, std::function<void()> observe) {
@@ -280,6 +273,22 @@ TEST_CASE("a frozen layer keeps no activations") {
   Tensor h = conv2d(x, weight);
   for (int i = 0; i < 7; ++i) h = conv2d(h, weight);
   CHECK(allocated_bytes() <= before + 2 * bytes);
+}
+
+TEST_CASE("max_pool2d keeps the places of its winners only where a gradient will ask for them") {
+  const Tensor x = formula_tensor({2, 3, 8, 8}, {.seed = 4}), wanted = x.clone().requires_grad_();
+  const auto allocations_of = [](const Tensor& input) {
+    const std::uint64_t before = memory::allocator(kCpu).stats().allocations;
+    const Tensor y = max_pool2d(input, {.kernel = 2});
+    return memory::allocator(kCpu).stats().allocations - before;
+  };
+  CHECK(allocations_of(x) == 1);
+  CHECK(allocations_of(wanted) == 2);
+  {
+    const NoGrad no_grad;
+    CHECK(allocations_of(wanted) == 1);
+  }
+  CHECK(max_pool2d(x, {.kernel = 2}).to_vector<float>() == max_pool2d(wanted, {.kernel = 2}).to_vector<float>());
 }
 
 TEST_CASE("a graph that is dropped without backward gives its memory back") {

@@ -95,7 +95,7 @@ struct Outcome {
 };
 
 /// Three epochs of `images` images in windows of `accumulate` batches of 8, with a learning rate that changes.
-Outcome train_net(std::int64_t images, std::int64_t accumulate, bool capture) {
+Outcome run_steps(std::int64_t images, std::int64_t accumulate, bool capture) {
   const data::ImageSet set = quadrants(images);
   manual_seed(7);
   Net net;
@@ -140,10 +140,10 @@ void check_same(const Outcome& a, const Outcome& b) {
 }  // namespace
 
 TEST_CASE("replayed steps give the bits of steps run op by op: new batches, rates, masks and a ragged last batch") {
-  const Outcome plain = train_net(45, 1, false);
+  const Outcome plain = run_steps(45, 1, false);
   REQUIRE(plain.losses.size() == 18);
   const CaptureScope scope(imitate);
-  const Outcome recorded = train_net(45, 1, true);
+  const Outcome recorded = run_steps(45, 1, true);
   CHECK(recorded.captured);
   CHECK(recordings == 1);
   CHECK(replays == 12);  // 15 full windows, 3 of which came before the recording
@@ -151,23 +151,23 @@ TEST_CASE("replayed steps give the bits of steps run op by op: new batches, rate
 }
 
 TEST_CASE("windows of several batches are recorded whole") {
-  const Outcome plain = train_net(85, 2, false);
+  const Outcome plain = run_steps(85, 2, false);
   const CaptureScope scope(imitate);
-  const Outcome recorded = train_net(85, 2, true);
+  const Outcome recorded = run_steps(85, 2, true);
   CHECK(recordings == 1);
   CHECK(replays == 12);  // of each epoch's 6 windows the last holds 5 images
   check_same(recorded, plain);
 }
 
 TEST_CASE("without capture, or where it fails, steps run op by op to the same result") {
-  const Outcome plain = train_net(45, 1, true);
+  const Outcome plain = run_steps(45, 1, true);
   CHECK(!plain.captured);
   CHECK(plain.why_not.empty());
   const CaptureScope scope([](int, const std::function<void()>& work) -> std::unique_ptr<CapturedWork> {
     const Imitation half(work);
     throw DeviceError("the device was waited for");
   });
-  const Outcome failed = train_net(45, 1, true);
+  const Outcome failed = run_steps(45, 1, true);
   CHECK(!failed.captured);
   CHECK(failed.why_not == "the device was waited for");
   CHECK(recordings == 1);
@@ -199,7 +199,7 @@ TEST_CASE("weights changed from outside are no longer those of the recorded step
 
 TEST_CASE("a stepper that is gone leaves no memory in its private pool") {
   const CaptureScope scope(imitate);
-  train_net(45, 1, true);
+  run_steps(45, 1, true);
   empty_cache();
   for (const memory::SegmentInfo& segment : memory::allocator(kCpu).snapshot()) CHECK(segment.pool == 0);
 }

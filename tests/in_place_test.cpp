@@ -3,22 +3,10 @@
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/ops.hpp"
-#include "support/close.hpp"
+#include "support/leaf.hpp"
 
 using namespace cuttle;
 using namespace cuttle::testing;
-
-namespace {
-
-using Floats = std::vector<float>;
-
-Tensor leaf(const Floats& values) {
-  return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).requires_grad_();
-}
-
-Floats grad_of(const Tensor& t) { return t.grad().to_vector<float>(); }
-
-}  // namespace
 
 TEST_CASE("in-place ops change the memory and return the same tensor") {
   Tensor x = Tensor::from(Floats{-1, 2}, {2});

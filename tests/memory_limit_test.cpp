@@ -16,16 +16,12 @@
 using namespace cuttle;
 using namespace cuttle::memory;
 using cuttle::test::AddressSource;
+using cuttle::test::card;
 using cuttle::test::check_consistent;
 using cuttle::test::FailingSource;
+using cuttle::test::kGiB;
 
 namespace {
-
-constexpr std::uint64_t kGiB = 1024 * kMiB;
-
-std::unique_ptr<MemorySource> card(std::size_t bytes) {
-  return std::make_unique<CappedSource>(std::make_unique<AddressSource>(), bytes);
-}
 
 /// The error that a request ends in.
 OutOfMemoryError failure(CachingAllocator& allocator, std::size_t bytes) {
@@ -224,6 +220,16 @@ TEST_CASE("memory of a private pool is kept even when another request fails for 
   CHECK(contains(error.hint(), "24.00 MiB lie free in the pools of other streams or captured graphs"));
   allocator.release_private_pool(graph);
   CHECK_NOTHROW(allocator.allocate(16 * kMiB));
+}
+
+TEST_CASE("a limit below what is reserved leaves a private pool's free memory where it is") {
+  CachingAllocator allocator(card(kGiB));
+  const PoolId graph = allocator.create_private_pool();
+  allocator.free(allocator.allocate(24 * kMiB, 0, graph));
+  allocator.free(allocator.allocate(12 * kMiB));
+  allocator.set_limit(kMiB);
+  CHECK(allocator.stats().reserved_bytes == 24 * kMiB);  // a graph may replay into it
+  CHECK_NOTHROW(allocator.allocate(24 * kMiB, 0, graph));
 }
 
 TEST_CASE("the hint names the remedy that fits the cause") {

@@ -19,6 +19,7 @@
 
 using namespace cuttle;
 using namespace cuttle::memory;
+using cuttle::test::kGiB;
 
 namespace {
 
@@ -45,7 +46,6 @@ class FakeRoot {
 };
 
 constexpr const char* kMeminfo = "MemTotal:       8388608 kB\nMemFree:  1024 kB\nMemAvailable:    4194304 kB\n";
-constexpr std::uint64_t kGiB = 1024 * kMiB;
 
 }  // namespace
 

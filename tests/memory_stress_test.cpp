@@ -16,14 +16,10 @@
 
 using namespace cuttle;
 using namespace cuttle::memory;
-using cuttle::test::AddressSource;
+using cuttle::test::card;
 using cuttle::test::check_consistent;
 
 namespace {
-
-std::unique_ptr<MemorySource> card(std::size_t bytes) {
-  return std::make_unique<CappedSource>(std::make_unique<AddressSource>(), bytes);
-}
 
 /// Sizes as training asks for them: many small ones, and a few up to 64 MiB.
 std::size_t random_size(std::mt19937& random) {

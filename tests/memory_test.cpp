@@ -13,15 +13,11 @@
 using namespace cuttle;
 using namespace cuttle::memory;
 using cuttle::test::AddressSource;
+using cuttle::test::card;
 using cuttle::test::check_consistent;
+using cuttle::test::kGiB;
 
 namespace {
-
-constexpr std::uint64_t kGiB = 1024 * kMiB;
-
-std::unique_ptr<MemorySource> card(std::size_t bytes) {
-  return std::make_unique<CappedSource>(std::make_unique<AddressSource>(), bytes);
-}
 
 std::byte* address(const Block* block) { return static_cast<std::byte*>(CachingAllocator::pointer(block)); }
 

@@ -15,6 +15,7 @@
 
 #include "cuttle/error.hpp"
 #include "cuttle/serialization.hpp"
+#include "io/atomic_file.hpp"
 #include "support/temporary_folder.hpp"
 
 using namespace cuttle;

@@ -1,7 +1,6 @@
 #pragma once
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "cuttle/nn.hpp"
@@ -23,9 +22,5 @@ void save_safetensors(const std::string& file, const std::vector<nn::NamedTensor
 /// negative, overlap or leave gaps, a size that does not match, an unknown dtype, a name that stands twice. Nothing
 /// larger than the file is ever allocated.
 SafetensorsFile load_safetensors(const std::string& file);
-
-/// Writes a whole file in the same way: to `<file>.tmp`, fsync, rename, fsync of the folder. Throws IoError with the
-/// system's reason; the old file is untouched then.
-void write_file_atomically(const std::string& file, std::string_view content);
 
 }  // namespace cuttle

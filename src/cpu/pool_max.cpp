@@ -18,9 +18,9 @@ struct Axes {
         w(pooling_axis(width, out_width, {o.kernel.w, o.stride.w, o.padding.w, o.dilation.w, false})) {}
 };
 
-/// Calls body(Index{}) with the type of an argmax tensor.
+/// Calls body(Index{}) with the type of an argmax tensor, or with any where it is undefined.
 template <class Body> void dispatch_index(const Tensor& argmax, Body&& body) {
-  if (argmax.dtype() == DType::u8) return body(std::uint8_t{});
+  if (!argmax.defined() || argmax.dtype() == DType::u8) return body(std::uint8_t{});
   body(std::int32_t{});
 }
 
@@ -46,7 +46,7 @@ template <class T>
   }
 }
 
-/// The winner of each channel among the taps of a window.
+/// The winner of each channel among the taps of a window; argmax may be null.
 template <class T, class Index>
 void take_max(std::span<const Tap<T>> taps, std::int64_t channels, T* __restrict y, Index* __restrict argmax) {
   constexpr std::int64_t kChunk = 64;
@@ -58,12 +58,13 @@ void take_max(std::span<const Tap<T>> taps, std::int64_t channels, T* __restrict
     std::fill_n(winner, n, taps.empty() ? 0 : taps.front().index);
     for (const Tap<T>& tap : taps) challenge(tap.pixel + begin, tap.index, n, best, winner);
     std::copy_n(best, n, y + begin);
+    if (!argmax) continue;
     for (std::int64_t c = 0; c < n; ++c) argmax[begin + c] = static_cast<Index>(winner[c]);
   }
 }
 
 /// The same for a window of 2x2 that lies inside the image: everything stays in registers.
-template <class T, class Index>
+template <bool kArgmax, class T, class Index>
 void take_max_2x2(const T* __restrict upper, const T* __restrict lower, std::int64_t right, std::int64_t channels,
                   T* __restrict y, Index* __restrict argmax) {
   for (std::int64_t c = 0; c < channels; ++c) {
@@ -76,7 +77,7 @@ void take_max_2x2(const T* __restrict upper, const T* __restrict lower, std::int
       index = better ? t : index;
     }
     y[c] = best;
-    argmax[c] = static_cast<Index>(index);
+    if constexpr (kArgmax) argmax[c] = static_cast<Index>(index);
   }
 }
 
@@ -84,14 +85,22 @@ template <class T, class Index>
 void forward(const T* x, const Images& image, const Axes& axes, Size2 kernel, T* y, Index* argmax) {
   const std::int64_t out_height = axes.h.output(), out_width = axes.w.output(), channels = image.channels;
   const std::int64_t row = image.width * channels;
-  const auto pool_row = [&](std::int64_t n, const Window& h, T* y_row, Index* argmax_row, std::vector<Tap<T>>& taps) {
-    const T* top = x + (n * image.height + h.first) * row;
+  const auto pool_row = [&](std::int64_t i, std::vector<Tap<T>>& taps) {
+    const Window& h = axes.h.windows[static_cast<std::size_t>(i % out_height)];
+    const T* top = x + (i / out_height * image.height + h.first) * row;
     for (std::int64_t q = 0; q < out_width; ++q) {
       const Window& w = axes.w.windows[static_cast<std::size_t>(q)];
       const T* corner = top + w.first * channels;
+      const std::int64_t at = (i * out_width + q) * channels;
+      Index* const places = argmax ? argmax + at : nullptr;
       if (kernel == Size2(2) && h.count == 2 && w.count == 2) {
-        take_max_2x2(corner, corner + axes.h.step * row, axes.w.step * channels, channels, y_row + q * channels,
-                     argmax_row + q * channels);
+        const T* lower = corner + axes.h.step * row;
+        const std::int64_t right = axes.w.step * channels;
+        if (places) {
+          take_max_2x2<true>(corner, lower, right, channels, y + at, places);
+        } else {
+          take_max_2x2<false>(corner, lower, right, channels, y + at, places);
+        }
         continue;
       }
       taps.clear();
@@ -101,16 +110,12 @@ void forward(const T* x, const Images& image, const Axes& axes, Size2 kernel, T*
                           static_cast<int>((h.first_tap + r) * kernel.w + w.first_tap + s)});
         }
       }
-      take_max<T, Index>(taps, channels, y_row + q * channels, argmax_row + q * channels);
+      take_max<T, Index>(taps, channels, y + at, places);
     }
   };
-  const std::int64_t out_row = out_width * channels;
-  parallel_for(image.count * out_height, row_grain(out_row), [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(image.count * out_height, row_grain(out_width * channels), [&](std::int64_t begin, std::int64_t end) {
     std::vector<Tap<T>> taps;
-    for (std::int64_t i = begin; i < end; ++i) {
-      pool_row(i / out_height, axes.h.windows[static_cast<std::size_t>(i % out_height)], y + i * out_row,
-               argmax + i * out_row, taps);
-    }
+    for (std::int64_t i = begin; i < end; ++i) pool_row(i, taps);
   });
 }
 
@@ -167,7 +172,7 @@ void max_pool2d(const Tensor& x, const Pool2dOptions& options, const Tensor& y, 
     dispatch_index(argmax, [&]<class Index>(Index) {
       const Images image(x);
       forward(x.data<T>(), image, Axes(image.height, image.width, y.size(2), y.size(3), options), options.kernel,
-              writable<T>(y), writable<Index>(argmax));
+              writable<T>(y), argmax.defined() ? writable<Index>(argmax) : nullptr);
     });
   });
 }

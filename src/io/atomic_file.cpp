@@ -9,11 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <utility>
 
 #include "cuttle/error.hpp"
-#include "cuttle/serialization.hpp"
 
 namespace cuttle {
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace cuttle {
 
@@ -25,5 +26,8 @@ class AtomicFile {
   std::string file_, temporary_;
   int descriptor_ = -1;
 };
+
+/// Writes a whole file in this way. Throws IoError with the system's reason; the old file is untouched then.
+void write_file_atomically(const std::string& file, std::string_view content);
 
 }  // namespace cuttle

@@ -39,10 +39,14 @@ Tensor max_pool2d(const Tensor& x, Pool2dOptions options) {
   constexpr const char* kOp = "max_pool2d";
   const Shape shape = resolve(kOp, x, options);
   Tensor y = Tensor::empty(shape, x.options());
-  const DType place = options.kernel.h * options.kernel.w <= 256 ? DType::u8 : DType::i32;
-  const Tensor argmax = Tensor::empty(shape, {place, x.device(), x.layout()});
+  const bool recording = autograd::recording({&x});
+  Tensor argmax;
+  if (recording) {
+    const DType place = options.kernel.h * options.kernel.w <= 256 ? DType::u8 : DType::i32;
+    argmax = Tensor::empty(shape, {place, x.device(), x.layout()});
+  }
   if (y.numel() > 0) kernels(x).max_pool2d(x, options, y, argmax);
-  if (autograd::recording({&x})) {
+  if (recording) {
     // Only the winners' places are kept, a byte each: neither input nor output.
     autograd::record(kOp, y, {&x}, [argmax, options, from = x.shape(), like = x.options()](Tensor dy, Gradients& in) {
       Tensor dx = Tensor::empty(from, like);

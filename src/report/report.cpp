@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/text.hpp"
-#include "cuttle/serialization.hpp"
+#include "io/atomic_file.hpp"
 #include "report/chart.hpp"
 #include "report/confusion.hpp"
 #include "report/html.hpp"

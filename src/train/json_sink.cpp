@@ -7,8 +7,8 @@
 #include <ostream>
 
 #include "cuttle/error.hpp"
-#include "cuttle/serialization.hpp"
 #include "cuttle/version.hpp"
+#include "io/atomic_file.hpp"
 #include "io/json.hpp"
 
 namespace cuttle::train {

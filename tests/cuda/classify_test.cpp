@@ -106,7 +106,10 @@ TEST_CASE("cuda: cross-entropy and its gradient are right with smoothing, mean a
         const Loss loss = on_gpu_of(there, upload(targets, v.offset), options, v.offset);
         CHECK(excess(loss.loss, from(exact.loss)) <= 1);
         CHECK(excess(loss.log_sum_exp, from(exact.log_sum_exp)) <= 1);
-        CHECK(excess(loss.gradient, from(exact.gradient)) <= 4);
+        // Probabilities less targets cancel (to nothing where there is one class): errors are a fraction of 1, not of
+        // them.
+        const double one = options.reduction == Reduction::mean ? 3.0 / static_cast<double>(size.rows) : 3;
+        CHECK(error_of(from(loss.gradient), from(exact.gradient), one) <= rounding(v.dtype) + 4e-6);
         CHECK(from(on_gpu_of(there, targets.to(gpu()), options).loss) == from(loss.loss));
       }
     }

@@ -15,7 +15,9 @@ namespace {
 constexpr Device kCuda{DeviceKind::cuda, 0};
 
 /// Ops whose vectors stay f32 whatever the activations are.
-bool is_wide(const std::string& op, const Json& input) { return op == "batch_norm2d" && input.at("name") != "x"; }
+bool is_wide(const std::string& op, const Json& input) {
+  return op == "batch_norm2d" && input.at("name") != "x" && input.at("name") != "residual";
+}
 
 Inputs inputs_on(const Json& op_case, DType dtype, DType wide, DType rounded_to, Device device, Layout layout) {
   Inputs inputs;

@@ -34,4 +34,11 @@ class AddressSource final : public memory::MemorySource {
   std::shared_ptr<Live> live_;
 };
 
+inline constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+/// A card of `bytes` without memory behind it.
+inline std::unique_ptr<memory::MemorySource> card(std::size_t bytes) {
+  return std::make_unique<memory::CappedSource>(std::make_unique<AddressSource>(), bytes);
+}
+
 }  // namespace cuttle::test
