@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "core/capture.hpp"
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/nn.hpp"
@@ -24,10 +25,12 @@ template <class... Args> void do_nothing(Slot<void(Args...)>& slot) {
 }
 
 int recordings = 0, replays = 0;
+optim::Optimizer* optimizer = nullptr;  // whose count of steps is the host's, not recorded
 
 class Imitation final : public CapturedWork {
  public:
-  explicit Imitation(std::function<void()> work) : work_(std::move(work)), generator_(default_generator().state()) {
+  explicit Imitation(std::function<void()> work)
+      : work_(std::move(work)), generator_(default_generator().state()), advance_(RandomAdvanceScope::current()) {
     Kernels& kernels = backend(DeviceKind::cpu).kernels;
     const Kernels real = kernels;
     do_nothing(kernels.sgd_step);
@@ -40,15 +43,19 @@ class Imitation final : public CapturedWork {
   }
   void replay() override {
     const PhiloxKey now = default_generator().state();
+    const std::int64_t steps = optimizer->steps();
+    const RandomAdvanceScope scope(advance_);
     default_generator().set_state(generator_);
     work_();
     default_generator().set_state(now);
+    optimizer->set_steps(steps);
     ++replays;
   }
 
  private:
   std::function<void()> work_;
   PhiloxKey generator_;
+  Tensor advance_;
 };
 
 /// Gives the CPU the imitation, or another `capture`, while it lives.
@@ -69,7 +76,7 @@ std::unique_ptr<CapturedWork> imitate(int, const std::function<void()>& work) {
 struct Net final : nn::Module {
   nn::Conv2d conv{1, 4, {.kernel = 3, .stride = 2}};
   nn::BatchNorm2d bn{4};
-  nn::Linear fc{4 * 13 * 13, 10};
+  nn::Linear fc{4 * 3 * 3, 10};
   Net() {
     add("conv", conv);
     add("bn", bn);
@@ -93,6 +100,7 @@ Outcome run_steps(std::int64_t images, std::int64_t accumulate, bool capture) {
   manual_seed(7);
   Net net;
   optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
+  optimizer = &sgd;
   Stepper stepper(net, sgd, {.clip_grad_norm = 0.5, .capture = capture, .most_batches = accumulate});
   const data::Loader loader(set, {.batch = 8, .shuffle = true});
   Outcome outcome;
@@ -172,6 +180,7 @@ TEST_CASE("weights changed from outside are no longer those of the recorded step
   const data::Loader loader(set, {.batch = 8});
   Net net;
   optim::SGD sgd(net.parameters(), {.lr = 0.1});
+  optimizer = &sgd;
   Stepper stepper(net, sgd, {});
   const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t) { return loader.load(0, 0); }};
   for (int i = 0; i < 5; ++i) stepper.step(window, 0.1);

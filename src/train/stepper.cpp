@@ -134,7 +134,7 @@ void Stepper::capture(const Window& window) {
   try {
     const AllocationScope memory_scope(device_, pool_);
     const RandomAdvanceScope random_scope(figures_.advance);
-    graph_ = backend(device_.kind).capture(device_.index, [&] { queue(recorded); });
+    graph_ = backend(device_.kind).capture(device_.index, [this, recorded] { queue(recorded); });
   } catch (const DeviceError& error) {
     why_not_captured_ = error.cause();
   } catch (const OutOfMemoryError& error) {

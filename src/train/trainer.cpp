@@ -99,7 +99,7 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
                                                    .clip_grad_norm = config_.clip_grad_norm,
                                                    .scale_loss = config_.precision == Precision::fp16,
                                                    .capture = config_.graph,
-                                                   .most_batches = config_.accumulate});
+                                                   .most_batches = std::min(config_.accumulate, loader_.batches())});
 }
 
 Trainer::Trainer(TrainConfig config, const data::ImageSet& train_set, const data::ImageSet& test_set, Options options)
@@ -324,6 +324,7 @@ StepEvent Trainer::step_event(const StepResult& result, double lr) const {
 void Trainer::report_divergence(const StepResult& result, const Queued& step) {
   const bool fp16 = config_.precision == Precision::fp16;
   const double scale = fp16 ? result.loss_scale.scale : 1;
+  stepper_.reset();  // a recorded step's memory may be needed for this
   default_generator().set_state(step.generator);
   const std::string where = first_non_finite(*module_, step.window, config_.label_smoothing, scale);
   const std::string when = fmt::format("step {} of epoch {}", progress_.step + 1, progress_.epoch + 1);
