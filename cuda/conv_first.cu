@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksPerMultiprocessor)
     first_layer_kernel(const T* dy, const T* x, float* parts, const Sizes z) {
   constexpr int kSlots = (kTaps + 31) / 32, kSums = kPer * kTaps;
   constexpr int kPatches = kWarps * kMaxChunk * kTaps, kHalf = kWarps / 2 * kSums * 32;
-  __shared__ alignas(16) float shared[kPatches > kHalf ? kPatches : kHalf];
+  alignas(16) __shared__ float shared[kPatches > kHalf ? kPatches : kHalf];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first = blockIdx.y * 32 * kPer, k = first + lane * kPer;
   const Taps<kSlots> taps(z, lane);

@@ -467,8 +467,8 @@ TEST_CASE("cuda: linear layers and their gradients equal the CPU's in f64") {
       const Tensor y = Tensor::empty({m, o}, x.options()), plain = Tensor::empty({m, o}, x.options());
       const Tensor dx = Tensor::empty({m, i}, x.options()), dw = Tensor::empty({o, i}, x.options());
       const Kernels& cpu = kernels(x);
-      cpu.linear(x, w, bias, y);
-      cpu.linear(x, w, {}, plain);
+      cpu.linear(x, w, bias, false, y);
+      cpu.linear(x, w, {}, false, plain);
       cpu.linear_backward_data(dy, w, dx);
       cpu.linear_backward_weight(dy, x, dw, false);
       const auto there = [&](const Tensor& t) { return on_gpu(t, dtype, Layout::nhwc); };
@@ -476,8 +476,8 @@ TEST_CASE("cuda: linear layers and their gradients equal the CPU's in f64") {
       const Tensor gx = there(x), gw = there(w), gdy = there(dy);
       const Tensor gy = nan(y), gplain = nan(y), gdx = nan(dx), gdw = nan(dw);
       const Kernels& k = kernels(gx);
-      k.linear(gx, gw, there(bias), gy);
-      k.linear(gx, gw, {}, gplain);
+      k.linear(gx, gw, there(bias), false, gy);
+      k.linear(gx, gw, {}, false, gplain);
       k.linear_backward_data(gdy, gw, gdx);
       k.linear_backward_weight(gdy, gx, gdw, false);
       CHECK(error(gy, y) < tolerance(dtype));
