@@ -24,10 +24,11 @@ template <class Work> void for_batches(const Tensor& x, const Tensor& y, Work wo
   for (std::int64_t begin = 0; begin < images; begin += most) work(begin, std::min(images, begin + most));
 }
 
-void conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& options, const Tensor& y) {
+void conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& options, bool relu,
+            const Tensor& y) {
   for_batches(x, y, [&](std::int64_t begin, std::int64_t end) {
     const ConvOperands operands{rows(x, begin, end), w, rows(y, begin, end), bias};
-    run_convolution(conv_key(conv_settings(), Pass::forward, operands, options, false), operands);
+    run_convolution(conv_key(conv_settings(), Pass::forward, operands, options, false, relu), operands);
   });
 }
 

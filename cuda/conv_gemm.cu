@@ -79,6 +79,7 @@ class GemmRunner final : public ConvRunner {
   GemmRunner(const ConvKey& key, std::int64_t most_bytes)
       : pass_(key.which()),
         accumulate_(key.accumulate != 0),
+        relu_(key.relu != 0),
         dtype_(key.type()),
         z_(sizes_of(key)),
         element_(static_cast<std::int64_t>(size_of(dtype_))) {
@@ -157,7 +158,7 @@ class GemmRunner final : public ConvRunner {
       gemm(context, rows, z_.group_filters(), z_.group_patch(), rows_of(x, z_.patch()),
            transpose(filters(o.b.raw_data(), dtype_)), rows_of(at(o.out, first * z_.k), z_.k), 0, z_.groups);
     }
-    if (o.bias.defined()) add_bias(o.bias, o.out);
+    add_bias_relu(o, relu_);
   }
 
   void backward_filter(Context& context, const ConvOperands& o, bool accumulate) const {
@@ -217,7 +218,7 @@ class GemmRunner final : public ConvRunner {
   }
 
   Pass pass_;
-  bool accumulate_;
+  bool accumulate_, relu_;
   DType dtype_;
   Sizes z_;
   std::int64_t element_;

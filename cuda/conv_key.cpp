@@ -24,7 +24,7 @@ std::int64_t alignment_of(const Tensor& t) {
 }  // namespace
 
 ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& operands, const Conv2dOptions& options,
-                 bool accumulate) {
+                 bool accumulate, bool relu) {
   ConvKey key{};
   key.device = operands.a.device().index;
   key.pass = static_cast<std::int64_t>(pass);
@@ -38,6 +38,7 @@ ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& op
   put(key.dilation, options.dilation);
   key.groups = options.groups;
   key.bias = operands.bias.defined();
+  key.relu = relu;
   key.accumulate = accumulate;
   key.alignment = std::min({alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.out)});
   if (operands.bias.defined()) key.alignment = std::min(key.alignment, alignment_of(operands.bias));
@@ -53,10 +54,10 @@ ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& op
 
 std::string describe(const ConvKey& key) {
   constexpr const char* kPasses[] = {"forward", "backward data", "backward filter"};
-  return fmt::format("conv2d {} {} {} x[{}] w[{}] stride {} padding {} dilation {} groups {}{}{}", kPasses[key.pass],
+  return fmt::format("conv2d {} {} {} x[{}] w[{}] stride {} padding {} dilation {} groups {}{}{}{}", kPasses[key.pass],
                      name_of(key.type()), name_of(key.order()), fmt::join(key.x, ","), fmt::join(key.w, ","),
                      fmt::join(key.stride, "x"), fmt::join(key.padding, "x"), fmt::join(key.dilation, "x"), key.groups,
-                     key.bias ? " + bias" : "", key.accumulate ? ", added to dw" : "");
+                     key.bias ? " + bias" : "", key.relu ? " + ReLU" : "", key.accumulate ? ", added to dw" : "");
 }
 
 }  // namespace cuttle::cuda

@@ -20,6 +20,7 @@ struct ConvKey {
   std::int64_t stride[2], padding[2], dilation[2];
   std::int64_t groups;
   std::int64_t bias;        ///< forward: a bias is added
+  std::int64_t relu;        ///< forward: y is clamped at 0 from below
   std::int64_t accumulate;  ///< backward filter: dw is added to
   std::int64_t alignment;   ///< bytes that every pointer is a multiple of, at most 16
   // ConvSettings
@@ -40,13 +41,13 @@ struct ConvKey {
   }
 };
 
-/// The tensors of one call: forward (x, w) -> y + bias; backward_data (dy, w) -> dx; backward_filter (dy, x) -> dw.
+/// The tensors of one call: forward (x, w, bias) -> y; backward_data (dy, w) -> dx; backward_filter (dy, x) -> dw.
 struct ConvOperands {
   Tensor a, b, out, bias;
 };
 
 ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& operands, const Conv2dOptions& options,
-                 bool accumulate);
+                 bool accumulate, bool relu = false);
 
 /// "conv2d forward f16 NHWC x[...] w[...] ...": for errors.
 std::string describe(const ConvKey& key);

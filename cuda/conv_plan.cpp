@@ -8,11 +8,13 @@
 #include <type_traits>
 #include <unordered_map>
 
+#include "cuda/bias.hpp"
 #include "cuda/check.hpp"
 #include "cuda/conv_search.hpp"
 #include "cuda/graph_runner.hpp"
 #include "cuda/legacy.hpp"
 #include "cuttle/error.hpp"
+#include "kernels.hpp"
 
 namespace cuttle::cuda {
 
@@ -40,6 +42,24 @@ bool is_capturing(const Context& context) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+/// A configuration's plan, or null, with the reason added, where it does not fit the key or does not build.
+ConvRunnerPtr plan_of(Context& context, const GraphVariant& variant, graph::EngineConfig config, Entry& entry) {
+  const std::string name = variant.name_of(config);
+  if (entry.failed.contains(name)) return nullptr;
+  if (const char* why = ruled_out(config, variant)) {
+    entry.attempts.add(name, why);
+    return nullptr;
+  }
+  try {
+    graph::Plan plan(context.cudnn(), std::move(config));
+    if (variant.key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
+    entry.attempts.add(name, Attempts::too_large(plan.workspace_bytes(), variant.key.workspace_limit));
+  } catch (const CudnnError& error) {
+    entry.attempts.add(name, error.cause());
+  }
+  return nullptr;
+}
+
 /// The first plan of a heuristic mode that fits the key and builds.
 ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBackendHeurMode_t mode, Entry& entry) {
   const ConvKey& key = variant.key;
@@ -50,32 +70,31 @@ ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBac
   } catch (const CudnnError& error) {
     entry.attempts.add("cuDNN graph", error.cause());
   }
+  std::vector<graph::EngineConfig> last;
   for (graph::Descriptor& proposal : proposals) {
-    std::string name = "graph engine";
     try {
       graph::EngineConfig config(std::move(proposal));
-      name = variant.name_of(config);
-      if (entry.failed.contains(name)) continue;
-      if (const char* why = ruled_out(config, key)) {
-        entry.attempts.add(name, why);
-        continue;
+      if (is_last_resort(config, key)) {
+        last.push_back(std::move(config));
+      } else if (auto runner = plan_of(context, variant, std::move(config), entry)) {
+        return runner;
       }
-      graph::Plan plan(context.cudnn(), std::move(config));
-      if (key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
-      entry.attempts.add(name, Attempts::too_large(plan.workspace_bytes(), key.workspace_limit));
     } catch (const CudnnError& error) {
-      entry.attempts.add(name, error.cause());
+      entry.attempts.add("graph engine", error.cause());
     }
+  }
+  for (graph::EngineConfig& config : last) {
+    if (auto runner = plan_of(context, variant, std::move(config), entry)) return runner;
   }
   return nullptr;
 }
 
 ConvRunnerPtr first_graph(Context& context, const ConvKey& key, Entry& entry) {
-  if (GraphVariant::differ(key)) {
-    if (auto runner = first_plan(context, {key, true}, CUDNN_HEUR_MODE_A, entry)) return runner;
+  for (int fused = GraphVariant::steps(key); fused > 0; --fused) {
+    if (auto runner = first_plan(context, {key, fused}, CUDNN_HEUR_MODE_A, entry)) return runner;
   }
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
-    if (auto runner = first_plan(context, {key, false}, mode, entry)) return runner;
+    if (auto runner = first_plan(context, {key, 0}, mode, entry)) return runner;
   }
   return nullptr;
 }
@@ -96,7 +115,7 @@ ConvRunnerPtr choose(Context& context, const ConvKey& key, const ConvOperands& o
     }
     if (auto runner = fastest_runner(context, key, operands, entry.failed, entry.attempts)) return runner;
   }
-  if (auto runner = unless_failed(depthwise_runner(key), entry)) return runner;
+  if (auto runner = unless_failed(own_runner(context, key), entry)) return runner;
   if (auto runner = first_graph(context, key, entry)) return runner;
   if (auto runner = legacy_runner(context, key, entry.failed, entry.attempts)) return runner;
   return unless_failed(gemm_runner(key, entry.attempts), entry);
@@ -132,6 +151,17 @@ std::string Attempts::too_large(std::size_t bytes, std::int64_t limit) {
 Tensor scratch_bytes(int device, std::size_t bytes) {
   if (bytes == 0) return {};
   return Tensor::empty({static_cast<std::int64_t>(bytes)}, {DType::u8, {DeviceKind::cuda, device}});
+}
+
+void add_bias_relu(const ConvOperands& operands, bool relu) {
+  const Tensor& y = operands.out;
+  if (operands.bias.defined()) add_bias(operands.bias, y);
+  if (relu) kernels(y).relu(y, std::numeric_limits<double>::infinity(), y);
+}
+
+ConvRunnerPtr own_runner(const Context& context, const ConvKey& key) {
+  ConvRunnerPtr runner = depthwise_runner(key);
+  return runner ? std::move(runner) : first_layer_runner(context, key);
 }
 
 void run_convolution(const ConvKey& wanted, const ConvOperands& operands) {

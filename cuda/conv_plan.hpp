@@ -6,7 +6,7 @@
 namespace cuttle::cuda {
 
 /// Computes the convolution by the runner cached for its key, which is chosen on the first call:
-/// - heuristic: own depthwise kernels; the first plan that builds of heuristic mode A, B, then of the fallback; the
+/// - heuristic: kernels of our own; the first plan that builds of heuristic mode A, B, then of the fallback; the
 ///   legacy API; gemm.
 /// - measured: the fastest of cuDNN's proposals (conv_search.hpp); where none can be timed, as heuristic.
 /// - legacy, gemm: that path only.

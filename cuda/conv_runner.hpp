@@ -32,6 +32,9 @@ class Attempts {
   std::string text_;
 };
 
+/// What follows a forward convolution whose kernel does not do it: y += bias where there is one, then the clamp at 0.
+void add_bias_relu(const ConvOperands& operands, bool relu);
+
 /// Memory that work queued before it goes out of scope may use: stream order protects it afterwards.
 Tensor scratch_bytes(int device, std::size_t bytes);
 
@@ -41,5 +44,12 @@ ConvRunnerPtr gemm_runner(const ConvKey& key, Attempts& attempts);
 
 /// Kernels of our own for NHWC depthwise convolutions of one filter a channel (depthwise.cu); null for any other.
 ConvRunnerPtr depthwise_runner(const ConvKey& key);
+
+/// Kernels of our own for filter gradients of NHWC convolutions with few input channels, as first layers have
+/// (conv_first.cu); null for any other, and where the workspace limit does not allow it.
+ConvRunnerPtr first_layer_runner(const Context& context, const ConvKey& key);
+
+/// The one of the two that takes the key, or null.
+ConvRunnerPtr own_runner(const Context& context, const ConvKey& key);
 
 }  // namespace cuttle::cuda

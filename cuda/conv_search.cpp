@@ -1,10 +1,7 @@
 #include "cuda/conv_search.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <future>
-#include <map>
-#include <thread>
+#include <chrono>
 
 #include "cuda/check.hpp"
 #include "cuda/graph_runner.hpp"
@@ -14,10 +11,15 @@ namespace cuttle::cuda {
 
 namespace {
 
-constexpr std::int64_t kProposals = 12;  ///< of mode A: the best of twelve was never far behind the best of all
+// A plan takes 0.02 s to build, some take 0.3 s, and neither more threads nor more candidates have been worth it: the
+// best is nearly always among the first few.
+constexpr std::int64_t kAsked = 16;  ///< of mode A
+constexpr int kProposals = 5, kLessFusedProposals = 2;
+constexpr int kLeast = 3;                            ///< timed before the search may end without one close to the floor
+constexpr float kGain = 0.95f;                       ///< times the best so far: what is worth looking further
+constexpr std::chrono::milliseconds kPatience{150};  ///< after which no further plan is built
 constexpr int kRepeats = 5;
 constexpr float kCloseEnough = 1.1f;  ///< times the floor
-constexpr std::size_t kMaxThreads = 8;
 
 /// Milliseconds that the card cannot beat: each tensor moved once, each product computed once.
 float floor_ms(const Context& context, const ConvKey& key) {
@@ -67,99 +69,101 @@ float time_of(Context& context, const ConvRunner& runner, const ConvOperands& op
   return times[kRepeats / 2];
 }
 
-/// A handle for the threads that build: the context's own runs plans meanwhile. Called under the plan cache's lock.
-cudnnHandle_t building_handle(int device) {
-  static auto& handles = *new std::map<int, CudnnHandle>;
-  CudnnHandle& handle = handles[device];
-  if (!handle) {
-    cudnnHandle_t made = nullptr;
-    CUTTLE_CUDNN(cudnnCreate(&made));
-    handle.reset(made);
-  }
-  return handle.get();
-}
-
-/// A candidate, or why it is none.
-struct Built {
-  ConvRunnerPtr runner;
-  std::string name, reason;
+/// What to build, in the order of trying.
+struct Candidate {
+  graph::EngineConfig config;
+  int fused;
 };
 
-struct Proposal {
-  graph::Descriptor config;
-  bool fused;
-};
-
-Built build(cudnnHandle_t handle, const ConvKey& key, Proposal& proposal) {
-  Built built;
-  const GraphVariant variant{key, proposal.fused};
-  try {
-    graph::EngineConfig config(std::move(proposal.config));
-    built.name = variant.name_of(config);
-    if (const char* why = ruled_out(config, key)) {
-      built.reason = why;
-      return built;
-    }
-    graph::Plan plan(handle, std::move(config));
-    if (key.fits(plan.workspace_bytes())) {
-      built.runner = graph_runner(variant, std::move(plan));
-    } else {
-      built.reason = Attempts::too_large(plan.workspace_bytes(), key.workspace_limit);
-    }
-  } catch (const Error& error) {
-    built.reason = error.cause();
-  }
-  return built;
-}
-
-std::vector<Proposal> proposals_of(cudnnHandle_t handle, const ConvKey& key, Attempts& attempts) {
-  std::vector<Proposal> all;
-  const auto take = [&](bool fused, cudnnBackendHeurMode_t mode) {
+/// Mode A's first few for every way of fusing, those that do most in one kernel first.
+std::vector<Candidate> candidates_of(Context& context, const ConvKey& key, Attempts& attempts) {
+  std::vector<Candidate> all;
+  const int steps = GraphVariant::steps(key);
+  for (int fused = steps; fused >= 0; --fused) {
+    const GraphVariant variant{key, fused};
+    std::vector<Candidate> last;
+    int taken = 0;
+    const int most = fused == steps ? kProposals : kLessFusedProposals;
     try {
-      const graph::OperationGraph graph = GraphVariant{key, fused}.build(handle);
-      for (graph::Descriptor& config : graph::propose(graph, mode, kProposals))
-        all.push_back({std::move(config), fused});
+      const graph::OperationGraph graph = variant.build(context.cudnn());
+      for (graph::Descriptor& proposal : graph::propose(graph, CUDNN_HEUR_MODE_A, kAsked)) {
+        graph::EngineConfig config(std::move(proposal));
+        const char* why = ruled_out(config, variant);
+        // The heuristic's own choice may be worth the compiler's time, the others are not.
+        if (!why && taken > 0 && config.is_compiled_at_runtime()) why = "it would be compiled at run time";
+        if (why) {
+          attempts.add(variant.name_of(config), why);
+        } else if (is_last_resort(config, key)) {
+          last.push_back({std::move(config), fused});
+        } else if (taken < most) {
+          all.push_back({std::move(config), fused});
+          ++taken;
+        }
+      }
     } catch (const CudnnError& error) {
       attempts.add("cuDNN graph", error.cause());
     }
-  };
-  if (GraphVariant::differ(key)) take(true, CUDNN_HEUR_MODE_A);
-  take(false, CUDNN_HEUR_MODE_A);
-  take(false, CUDNN_HEUR_MODE_FALLBACK);
+    for (Candidate& candidate : last) {
+      if (taken++ < most) all.push_back(std::move(candidate));
+    }
+  }
   return all;
 }
 
-/// Builds every proposal in threads; results come in the order of the proposals.
-class Builder {
+/// The candidate's plan, or null, with the reason added.
+ConvRunnerPtr build(Context& context, const ConvKey& key, Candidate& candidate, Attempts& attempts) {
+  const GraphVariant variant{key, candidate.fused};
+  const std::string name = variant.name_of(candidate.config);
+  try {
+    graph::Plan plan(context.cudnn(), std::move(candidate.config));
+    if (key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
+    attempts.add(name, Attempts::too_large(plan.workspace_bytes(), key.workspace_limit));
+  } catch (const Error& error) {
+    attempts.add(name, error.cause());
+  }
+  return nullptr;
+}
+
+/// The best so far, and whether a search has gone on for long enough.
+class Search {
  public:
-  Builder(int device, cudnnHandle_t handle, const ConvKey& key, std::vector<Proposal> proposals)
-      : proposals_(std::move(proposals)), promises_(proposals_.size()) {
-    const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-    const std::size_t count = std::min({proposals_.size(), kMaxThreads, cores});
-    for (std::size_t i = 0; i < count; ++i) {
-      threads_.emplace_back([this, device, handle, &key] {
-        cudaSetDevice(device);
-        for (std::size_t next = next_++; next < proposals_.size(); next = next_++) {
-          promises_[next].set_value(stop_ ? Built{} : build(handle, key, proposals_[next]));
-        }
-      });
+  Search(Context& context, const ConvKey& key, const ConvOperands& operands, const std::set<std::string>& failed,
+         Attempts& attempts)
+      : context_(context),
+        operands_(operands),
+        failed_(failed),
+        attempts_(attempts),
+        close_enough_(kCloseEnough * floor_ms(context, key)) {}
+
+  void consider(ConvRunnerPtr runner) {
+    if (!runner || failed_.contains(runner->name())) return;
+    try {
+      const float ms = time_of(context_, *runner, operands_);
+      ++timed_;
+      is_gaining_ = !best_ || ms < kGain * best_ms_;
+      if (!best_ || ms < best_ms_) best_ = std::move(runner), best_ms_ = ms;
+    } catch (const Error& error) {
+      attempts_.add(runner->name(), error.cause());
     }
   }
-  ~Builder() {
-    stop_ = true;
-    for (std::thread& thread : threads_) thread.join();
+  bool is_done() const {
+    if (!best_) return false;
+    const bool is_late = std::chrono::steady_clock::now() - begin_ > kPatience;
+    return best_ms_ <= close_enough_ || is_late || (timed_ >= kLeast && !is_gaining_);
   }
-  Builder(const Builder&) = delete;
-  Builder& operator=(const Builder&) = delete;
-  std::size_t size() const { return proposals_.size(); }
-  Built wait(std::size_t i) { return promises_[i].get_future().get(); }
+  ConvRunnerPtr take() { return std::move(best_); }
 
  private:
-  std::vector<Proposal> proposals_;
-  std::vector<std::promise<Built>> promises_;
-  std::atomic<std::size_t> next_ = 0;
-  std::atomic<bool> stop_ = false;
-  std::vector<std::thread> threads_;
+  Context& context_;
+  const ConvOperands& operands_;
+  const std::set<std::string>& failed_;
+  Attempts& attempts_;
+  const float close_enough_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  ConvRunnerPtr best_;
+  float best_ms_ = 0;
+  int timed_ = 0;
+  bool is_gaining_ = true;
 };
 
 }  // namespace
@@ -167,37 +171,19 @@ class Builder {
 ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands,
                              const std::set<std::string>& failed, Attempts& attempts) {
   ConvOperands scratch = operands;
-  cudnnHandle_t handle = nullptr;
   try {
-    handle = building_handle(context.index());
     scratch.out = Tensor::empty(operands.out.shape(), operands.out.options());
   } catch (const Error& error) {
     attempts.add("measuring", error.cause());
     return nullptr;
   }
-  const float close_enough = kCloseEnough * floor_ms(context, key);
-  ConvRunnerPtr best;
-  float best_ms = 0;
-  const auto consider = [&](ConvRunnerPtr runner) {
-    if (failed.contains(runner->name())) return;
-    try {
-      const float ms = time_of(context, *runner, scratch);
-      if (!best || ms < best_ms) best = std::move(runner), best_ms = ms;
-    } catch (const Error& error) {
-      attempts.add(runner->name(), error.cause());
-    }
-  };
-  Builder builder(context.index(), handle, key, proposals_of(handle, key, attempts));
-  if (ConvRunnerPtr own = depthwise_runner(key)) consider(std::move(own));
-  for (std::size_t i = 0; i < builder.size() && !(best && best_ms <= close_enough); ++i) {
-    Built built = builder.wait(i);
-    if (built.runner) {
-      consider(std::move(built.runner));
-    } else {
-      attempts.add(built.name, built.reason);
-    }
+  Search search(context, key, scratch, failed, attempts);
+  search.consider(own_runner(context, key));
+  for (Candidate& candidate : candidates_of(context, key, attempts)) {
+    if (search.is_done()) break;
+    search.consider(build(context, key, candidate, attempts));
   }
-  return best;
+  return search.take();
 }
 
 }  // namespace cuttle::cuda

@@ -98,6 +98,7 @@ class DepthwiseRunner final : public ConvRunner {
   explicit DepthwiseRunner(const ConvKey& key)
       : pass_(key.which()),
         accumulate_(key.accumulate != 0),
+        relu_(key.relu != 0),
         z_{int_of(key.x[0]),        int_of(key.x[2]),       int_of(key.x[3]),       int_of(key.x[1]),
            int_of(key.y[2]),        int_of(key.y[3]),       int_of(key.w[2]),       int_of(key.w[3]),
            int_of(key.stride[0]),   int_of(key.stride[1]),  int_of(key.padding[0]), int_of(key.padding[1]),
@@ -106,6 +107,7 @@ class DepthwiseRunner final : public ConvRunner {
 
   void run(Context& context, const ConvOperands& o) const override {
     dispatch_floating("conv2d", o.a, [&]<class T>(T) { run_as<T>(context, o); });
+    add_bias_relu({o.a, o.b, o.out, {}}, relu_);  // the bias is in the kernels
   }
   std::size_t workspace_bytes() const override { return 0; }
   std::string name() const override { return "depthwise"; }
@@ -135,7 +137,7 @@ class DepthwiseRunner final : public ConvRunner {
   }
 
   Pass pass_;
-  bool accumulate_;
+  bool accumulate_, relu_;
   Sizes z_;
   bool is_fast_;
 };

@@ -150,19 +150,27 @@ void OperationGraph::convolution(Pass pass, const ConvSpec& conv, const TensorSp
   operations_.push_back(std::move(operation));
 }
 
-void OperationGraph::add(const TensorSpec& a, const TensorSpec& b, const TensorSpec& out) {
+void OperationGraph::pointwise(cudnnPointwiseMode_t mode, const TensorSpec& a, const TensorSpec* b,
+                               const TensorSpec& out) {
   Descriptor pointwise(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-  const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
   pointwise.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode)
       .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT)
       .finalize();
   Descriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise)
       .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensor(a))
-      .set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(b))
-      .set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(out))
-      .finalize();
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(out));
+  if (b) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(*b));
+  operation.finalize();
   operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::add(const TensorSpec& a, const TensorSpec& b, const TensorSpec& out) {
+  pointwise(CUDNN_POINTWISE_ADD, a, &b, out);
+}
+
+void OperationGraph::relu(const TensorSpec& x, const TensorSpec& out) {
+  pointwise(CUDNN_POINTWISE_RELU_FWD, x, nullptr, out);
 }
 
 void OperationGraph::finalize(cudnnHandle_t handle) {
@@ -184,6 +192,14 @@ EngineConfig::EngineConfig(Descriptor config) : config_(std::move(config)) {
   CUTTLE_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                         CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes_.data()));
   notes_.resize(static_cast<std::size_t>(std::min<std::int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT)));
+
+  cudnnBackendBehaviorNote_t behavior[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT] = {};
+  count = 0;
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                                        CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &count, behavior));
+  const std::int64_t told = std::min<std::int64_t>(count, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
+  is_compiled_at_runtime_ =
+      std::find(behavior, behavior + told, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behavior + told;
 
   std::vector<Descriptor> choices;
   std::vector<cudnnBackendDescriptor_t> pointers;

@@ -68,10 +68,13 @@ class OperationGraph {
                    float beta);
   /// out = a + b, b broadcast where its sizes are 1.
   void add(const TensorSpec& a, const TensorSpec& b, const TensorSpec& out);
+  /// out = max(x, 0)
+  void relu(const TensorSpec& x, const TensorSpec& out);
   void finalize(cudnnHandle_t handle);
   const Descriptor& descriptor() const { return graph_; }
 
  private:
+  void pointwise(cudnnPointwiseMode_t mode, const TensorSpec& a, const TensorSpec* b, const TensorSpec& out);
   std::vector<Descriptor> operations_;
   Descriptor graph_{CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR};
 };
@@ -82,12 +85,14 @@ class EngineConfig {
   /// Takes a filled-in engine configuration and asks it what it is.
   explicit EngineConfig(Descriptor config);
   bool has(cudnnBackendNumericalNote_t note) const;
-  const std::string& name() const { return name_; }  ///< "engine:65,k2=5,k13=1"
+  bool is_compiled_at_runtime() const { return is_compiled_at_runtime_; }  ///< by NVRTC, which takes its time
+  const std::string& name() const { return name_; }                        ///< "engine:65,k2=5,k13=1"
   const Descriptor& descriptor() const { return config_; }
 
  private:
   Descriptor config_;
   std::vector<cudnnBackendNumericalNote_t> notes_;
+  bool is_compiled_at_runtime_ = false;
   std::string name_;
 };
 

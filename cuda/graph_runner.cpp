@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 
-#include "cuda/bias.hpp"
 #include "kernels.hpp"
 
 namespace cuttle::cuda {
 
 namespace {
 
-enum Uid : std::int64_t { kA = 1, kB = 2, kOut = 3, kBias = 4, kConvolved = 5 };
+enum Uid : std::int64_t { kA = 1, kB = 2, kOut = 3, kBias = 4, kConvolved = 5, kBiased = 6 };
 
 cudnnDataType_t data_type(DType dtype) {
   switch (dtype) {
@@ -37,8 +36,9 @@ class GraphRunner final : public ConvRunner {
   GraphRunner(const GraphVariant& variant, graph::Plan plan)
       : name_(variant.name_of(plan.config())),
         plan_(std::move(plan)),
-        is_bias_fused_(variant.fused && variant.key.bias),
-        adds_after_(!variant.fused && variant.key.accumulate) {}
+        is_bias_fused_(variant.fuses_bias()),
+        clamps_after_(variant.key.relu && !variant.fuses_relu()),
+        adds_after_(variant.key.accumulate && !variant.fuses_accumulation()) {}
 
   void run(Context& context, const ConvOperands& o) const override {
     const Tensor out = adds_after_ ? Tensor::empty(o.out.shape(), o.out.options()) : o.out;
@@ -52,7 +52,7 @@ class GraphRunner final : public ConvRunner {
                 scratch.defined() ? scratch.raw_mutable_data() : nullptr);
     }
     if (adds_after_) kernels(out).add(o.out, out, o.out);
-    if (o.bias.defined() && !is_bias_fused_) add_bias(o.bias, o.out);
+    add_bias_relu({o.a, o.b, o.out, is_bias_fused_ ? Tensor{} : o.bias}, clamps_after_);
   }
 
   std::size_t workspace_bytes() const override { return plan_.workspace_bytes(); }
@@ -61,7 +61,7 @@ class GraphRunner final : public ConvRunner {
  private:
   std::string name_;
   graph::Plan plan_;
-  bool is_bias_fused_, adds_after_;
+  bool is_bias_fused_, clamps_after_, adds_after_;
 };
 
 }  // namespace
@@ -73,17 +73,19 @@ graph::OperationGraph GraphVariant::build(cudnnHandle_t handle) const {
   switch (key.which()) {
     case Pass::forward: {
       const graph::TensorSpec y = spec(kOut, key.y, key);
-      if (!(key.bias && fused)) {
-        graph.convolution(key.which(), conv, spec(kA, key.x, key), spec(kB, key.w, key), y, 0);
-        break;
-      }
-      graph::TensorSpec convolved = y;
-      convolved.uid = kConvolved;
-      convolved.is_virtual = true;
-      convolved.type = CUDNN_DATA_FLOAT;
-      const std::int64_t bias[4] = {1, key.w[0], 1, 1};
+      const auto inside = [&](std::int64_t uid) {
+        graph::TensorSpec t = y;
+        t.uid = uid;
+        t.is_virtual = true;
+        t.type = CUDNN_DATA_FLOAT;
+        return t;
+      };
+      const graph::TensorSpec convolved = fuses_bias() || fuses_relu() ? inside(kConvolved) : y;
+      const graph::TensorSpec biased = !fuses_bias() ? convolved : fuses_relu() ? inside(kBiased) : y;
       graph.convolution(key.which(), conv, spec(kA, key.x, key), spec(kB, key.w, key), convolved, 0);
-      graph.add(convolved, spec(kBias, bias, key), y);
+      const std::int64_t bias[4] = {1, key.w[0], 1, 1};
+      if (fuses_bias()) graph.add(convolved, spec(kBias, bias, key), biased);
+      if (fuses_relu()) graph.relu(biased, y);
       break;
     }
     case Pass::backward_data:
@@ -91,14 +93,21 @@ graph::OperationGraph GraphVariant::build(cudnnHandle_t handle) const {
       break;
     case Pass::backward_filter:
       graph.convolution(key.which(), conv, spec(kA, key.y, key), spec(kB, key.x, key), spec(kOut, key.w, key),
-                        key.accumulate && fused ? 1.0f : 0.0f);
+                        fuses_accumulation() ? 1.0f : 0.0f);
       break;
   }
   graph.finalize(handle);
   return graph;
 }
 
-const char* ruled_out(const graph::EngineConfig& config, const ConvKey& key) {
+bool is_last_resort(const graph::EngineConfig& config, const ConvKey& key) {
+  return key.type() != DType::f32 && !config.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+}
+
+const char* ruled_out(const graph::EngineConfig& config, const GraphVariant& variant) {
+  const ConvKey& key = variant.key;
+  // A ReLU of its own costs microseconds a step, the compiler up to seconds before the first.
+  if (variant.fuses_relu() && config.is_compiled_at_runtime()) return "it would be compiled at run time";
   if (key.deterministic && config.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return "it is not deterministic";
   if (!key.exact()) return nullptr;
   if (config.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) || config.has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) {

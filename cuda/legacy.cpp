@@ -6,7 +6,6 @@
 #include <span>
 #include <string_view>
 
-#include "cuda/bias.hpp"
 #include "cuda/check.hpp"
 #include "cuda/gemm.hpp"
 #include "cuttle/error.hpp"
@@ -86,7 +85,8 @@ cudnnDataType_t cudnn_type(DType dtype) {
 
 class LegacyRunner final : public ConvRunner {
  public:
-  explicit LegacyRunner(const ConvKey& key) : pass_(key.which()), accumulate_(key.accumulate != 0) {
+  explicit LegacyRunner(const ConvKey& key)
+      : pass_(key.which()), accumulate_(key.accumulate != 0), relu_(key.relu != 0) {
     const cudnnTensorFormat_t format = key.order() == Layout::nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
     const cudnnDataType_t type = cudnn_type(key.type());
     set(x_, format, type, key.x);
@@ -173,7 +173,7 @@ class LegacyRunner final : public ConvRunner {
         CUTTLE_CUDNN(cudnnConvolutionForward(handle, &one, x_.get(), a, w_.get(), b, conv_.get(),
                                              static_cast<cudnnConvolutionFwdAlgo_t>(id_), workspace, workspace_, &beta,
                                              y_.get(), out));
-        if (o.bias.defined()) add_bias(o.bias, o.out);
+        add_bias_relu(o, relu_);
         return;
       case Pass::backward_data:
         CUTTLE_CUDNN(cudnnConvolutionBackwardData(handle, &one, w_.get(), b, y_.get(), a, conv_.get(),
@@ -212,7 +212,7 @@ class LegacyRunner final : public ConvRunner {
   }
 
   Pass pass_;
-  bool accumulate_;
+  bool accumulate_, relu_;
   int id_ = 0;
   std::size_t workspace_ = 0;
   TensorDescription x_, y_;

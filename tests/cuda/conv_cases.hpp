@@ -50,6 +50,28 @@ inline constexpr ConvCase kConvCases[] = {
     {2, 5, 7, 6, 10, 3, 3, {.padding = 1, .groups = 5}},
 };
 
+/// Few input channels: their filter gradients have a kernel of their own.
+inline constexpr ConvCase kFirstLayerCases[] = {
+    {1, 1, 1, 1, 1, 1, 1},
+    {8, 1, 28, 28, 32, 3, 3, {.padding = 1}},
+    {8, 3, 32, 32, 64, 3, 3, {.padding = 1}},
+    {70, 3, 13, 15, 64, 3, 3, {.padding = 1}},
+    {3, 3, 33, 31, 32, 3, 3, {.stride = 2, .padding = 1}},
+    {2, 3, 17, 9, 96, 3, 3, {.padding = 1}},
+    {2, 2, 9, 10, 7, 3, 3, {.stride = 2}},
+    {3, 4, 11, 13, 64, 3, 3, {.padding = 1}},
+    {3, 4, 12, 7, 33, 4, 4, {.stride = 2, .padding = 1}},
+    {2, 1, 28, 28, 6, 5, 5, {.padding = 2}},
+    {2, 2, 14, 19, 70, 5, 5, {.padding = 2}},
+    {2, 1, 17, 23, 64, 7, 7, {.stride = 2, .padding = 3}},
+    {2, 1, 20, 20, 96, 8, 8, {.padding = 3}},
+    {5, 3, 8, 9, 64, 1, 1},
+    {5, 4, 8, 9, 96, 1, 1, {.stride = 2}},
+    {2, 3, 9, 1, 4, 3, 1, {.stride = {2, 1}, .padding = {1, 0}}},
+    {1, 2, 13, 16, 34, 3, 3, {.stride = {2, 3}, .padding = {2, 1}, .dilation = {3, 2}}},
+    {1, 3, 3, 3, 1, 3, 3, {.padding = 3}},
+};
+
 /// One filter a channel. Heights beyond 8 are cut into chunks by the fast kernels.
 inline constexpr ConvCase kDepthwiseCases[] = {
     {2, 32, 20, 19, 32, 3, 3, {.padding = 1, .groups = 32}},

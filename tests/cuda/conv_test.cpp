@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <span>
@@ -62,7 +63,7 @@ struct Reference {
         dw(Tensor::empty(t.w_shape(), x.options())),
         db(Tensor::empty({t.k}, x.options())) {
     const Kernels& k = kernels(x);
-    k.conv2d(x, w, bias, t.o, y);
+    k.conv2d(x, w, bias, t.o, false, y);
     k.conv2d_backward_data(dy, w, t.o, dx);
     k.conv2d_backward_filter(dy, x, t.o, dw, false);
     k.bias_backward(dy, db, false);
@@ -75,7 +76,7 @@ void compare(const ConvCase& t, const Reference& ref, DType dtype, Layout layout
   const Tensor y = poisoned(t.y_shape(), dtype, layout), dx = poisoned(t.x_shape(), dtype, layout);
   const Tensor dw = poisoned(t.w_shape(), dtype, layout), db = poisoned({t.k}, dtype, layout);
   const Kernels& k = kernels(x);
-  k.conv2d(x, w, bias, t.o, y);
+  k.conv2d(x, w, bias, t.o, false, y);
   k.conv2d_backward_data(dy, w, t.o, dx);
   k.conv2d_backward_filter(dy, x, t.o, dw, false);
   k.bias_backward(dy, db, false);
@@ -185,7 +186,7 @@ TEST_CASE(
   const auto run = [] {
     const Tensor x = Tensor::zeros(kPlain.x_shape(), {.device = gpu(), .layout = Layout::nchw});
     const Tensor w = Tensor::zeros(kPlain.w_shape(), x.options()), y = Tensor::empty(kPlain.y_shape(), x.options());
-    kernels(x).conv2d(x, w, {}, kPlain.o, y);
+    kernels(x).conv2d(x, w, {}, kPlain.o, false, y);
   };
   {
     const Settings settings({.path = ConvPath::legacy, .algorithm = "MAGIC"});
@@ -220,11 +221,11 @@ TEST_CASE("cuda: an algorithm whose workspace memory cannot be had is named with
   memory::CachingAllocator& allocator = memory::allocator(gpu());
   allocator.empty_cache();
   allocator.set_limit(allocator.stats().reserved_bytes);
-  const std::string text = error_text<OutOfMemoryError>([&] { kernels(x).conv2d(x, w, {}, t.o, y); });
+  const std::string text = error_text<OutOfMemoryError>([&] { kernels(x).conv2d(x, w, {}, t.o, false, y); });
   allocator.set_limit(std::nullopt);
   CHECK(contains(text, "legacy WINOGRAD_NONFUSED: "));
   CHECK(contains(text, " bytes of workspace could not be had"));
-  kernels(x).conv2d(x, w, {}, t.o, y);
+  kernels(x).conv2d(x, w, {}, t.o, false, y);
 }
 
 TEST_CASE("cuda: filter and bias gradients are added where accumulate is set") {
@@ -251,6 +252,95 @@ TEST_CASE("cuda: filter and bias gradients are added where accumulate is set") {
   }
 }
 
+TEST_CASE("cuda: a ReLU behind a convolution, with and without a bias, equals the CPU's in f64") {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const ConvCase depthwise{2, 32, 20, 19, 32, 3, 3, {.stride = 2, .padding = 1, .groups = 32}};
+  for (const ConvPath path : {ConvPath::heuristic, ConvPath::measured, ConvPath::legacy, ConvPath::gemm}) {
+    const Settings settings({.path = path});
+    for (const ConvCase& t : {kPlain, depthwise, ConvCase{4, 1, 28, 28, 32, 3, 3, {.padding = 1}},
+                              ConvCase{5, 3, 10, 11, 33, 3, 3, {.padding = 1}}, ConvCase{4, 64, 14, 14, 128, 1, 1}}) {
+      for (const DType dtype : {DType::f32, DType::f16}) {
+        for (const Layout layout : kLayouts) {
+          // The legacy API has not all of these.
+          if (path == ConvPath::legacy && (t.o.groups > 1 || dtype != DType::f32 || layout != Layout::nchw)) continue;
+          const Tensor x = input(t.x_shape(), 1, dtype), w = input(t.w_shape(), 2, dtype);
+          for (const Tensor& bias : {input({t.k}, 3, dtype), Tensor{}}) {
+            CAPTURE(fmt::format("path {} {} {} {}{}", static_cast<int>(path), t.str(), name_of(dtype), name_of(layout),
+                                bias.defined() ? " bias" : ""));
+            const Tensor expected = Tensor::empty(t.y_shape(), x.options());
+            kernels(x).conv2d(x, w, bias, t.o, false, expected);
+            kernels(x).relu(expected, kInfinity, expected);
+            const Tensor there = on_gpu(x, dtype, layout), y = poisoned(t.y_shape(), dtype, layout);
+            kernels(there).conv2d(there, on_gpu(w, dtype, layout),
+                                  bias.defined() ? on_gpu(bias, dtype, layout) : Tensor{}, t.o, true, y);
+            CHECK(error(y, expected) < tolerance(dtype));
+            int negative = 0;
+            for (const double value : from_gpu_f64(y).to_vector<double>()) negative += value < 0;
+            CHECK(negative == 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: a NaN goes through the ReLU behind a convolution") {
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    for (const Layout layout : kLayouts) {
+      CAPTURE(fmt::format("{} {}", name_of(dtype), name_of(layout)));
+      const Tensor x = on_gpu(input(kPlain.x_shape(), 1, dtype), dtype, layout);
+      const Tensor w = on_gpu(input(kPlain.w_shape(), 2, dtype), dtype, layout);
+      const Tensor bias = poisoned({kPlain.k}, dtype, layout);
+      const Tensor y = Tensor::zeros(kPlain.y_shape(), x.options());
+      kernels(x).conv2d(x, w, bias, kPlain.o, true, y);
+      int numbers = 0;
+      for (const double value : from_gpu_f64(y).to_vector<double>()) numbers += !std::isnan(value);
+      CHECK(numbers == 0);
+    }
+  }
+}
+
+TEST_CASE("cuda: filter gradients of few input channels equal the CPU's in f64, also where they are added") {
+  for (const ConvPath path : {ConvPath::heuristic, ConvPath::measured}) {
+    const Settings settings({.path = path});
+    for (const ConvCase& t : kFirstLayerCases) {
+      for (const DType dtype : kDTypes) {
+        CAPTURE(fmt::format("path {} {} {}", static_cast<int>(path), t.str(), name_of(dtype)));
+        const Tensor x = input(t.x_shape(), 1, dtype), dy = input(t.y_shape(), 4, dtype);
+        const Tensor old = input(t.w_shape(), 5, dtype), expected = Tensor::empty(t.w_shape(), x.options());
+        kernels(x).conv2d_backward_filter(dy, x, t.o, expected, false);
+        const Tensor there = on_gpu(x, dtype, Layout::nhwc), dy_there = on_gpu(dy, dtype, Layout::nhwc);
+        const Tensor dw = poisoned(t.w_shape(), dtype, Layout::nhwc), sum = on_gpu(old, dtype, Layout::nhwc);
+        kernels(there).conv2d_backward_filter(dy_there, there, t.o, dw, false);
+        CHECK(error(dw, expected) < tolerance(dtype));
+        if (path == ConvPath::measured) continue;
+        kernels(there).conv2d_backward_filter(dy_there, there, t.o, sum, true);
+        CHECK(error(sum, add(expected, old)) < tolerance(dtype));
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: filter gradients of few input channels take slices of a batch that start anywhere") {
+  for (const std::int64_t k : {6, 7, 40}) {
+    const ConvCase whole{3, 3, 5, 5, k, 3, 3, {.padding = 1}};
+    ConvCase part = whole;
+    part.n = 2;
+    for (const DType dtype : kDTypes) {
+      CAPTURE(fmt::format("{} {}", whole.str(), name_of(dtype)));
+      const Settings settings({.path = ConvPath::heuristic});
+      const Reference ref(part, dtype);
+      const Tensor x = Tensor::empty(whole.x_shape(), {.dtype = dtype, .device = gpu()}).slice(1, 3);
+      const Tensor dy = Tensor::empty(whole.y_shape(), x.options()).slice(1, 3);
+      const Tensor dw = poisoned(whole.w_shape(), dtype, Layout::nhwc);
+      kernels(x).convert(on_gpu(ref.x, dtype, Layout::nhwc), x);
+      kernels(x).convert(on_gpu(ref.dy, dtype, Layout::nhwc), dy);
+      kernels(x).conv2d_backward_filter(dy, x, part.o, dw, false);
+      CHECK(error(dw, ref.dw) < tolerance(dtype));
+    }
+  }
+}
+
 TEST_CASE("cuda: a search for the fastest algorithm leaves an accumulated gradient alone") {
   const Settings settings({.path = ConvPath::measured, .deterministic = true});
   const ConvCase t{3, 24, 13, 15, 40, 3, 3, {.padding = 1}};  // a shape that no other test has in the cache
@@ -271,9 +361,9 @@ TEST_CASE("cuda: a step that is being captured does not search") {
   const Tensor x = Tensor::zeros(t.x_shape(), {.device = gpu()});
   const Tensor w = Tensor::zeros(t.w_shape(), x.options()), y = Tensor::empty(t.y_shape(), x.options());
   const std::string text = error_text<DeviceError>(
-      [&] { gpu_backend().capture(gpu().index, [&] { kernels(x).conv2d(x, w, {}, t.o, y); }); });
+      [&] { gpu_backend().capture(gpu().index, [&] { kernels(x).conv2d(x, w, {}, t.o, false, y); }); });
   CHECK(contains(text, "has not been measured"));
-  kernels(x).conv2d(x, w, {}, t.o, y);
+  kernels(x).conv2d(x, w, {}, t.o, false, y);
 }
 
 TEST_CASE("cuda: deterministic convolutions repeat their bits, also after others were cached for the shape") {
@@ -321,7 +411,8 @@ TEST_CASE("cuda: slices of a batch that start anywhere are convolved") {
         const Tensor y = Tensor::empty(whole.y_shape(), x.options()).slice(1, 3);
         const Tensor dx = Tensor::empty(whole.x_shape(), x.options()).slice(1, 3);
         kernels(x).convert(on_gpu(ref.x, dtype, Layout::nhwc), x);
-        kernels(x).conv2d(x, on_gpu(ref.w, dtype, Layout::nhwc), on_gpu(ref.bias, dtype, Layout::nhwc), part.o, y);
+        kernels(x).conv2d(x, on_gpu(ref.w, dtype, Layout::nhwc), on_gpu(ref.bias, dtype, Layout::nhwc), part.o, false,
+                          y);
         CHECK(error(y, ref.y) < tolerance(dtype));
         kernels(x).convert(on_gpu(ref.dy, dtype, Layout::nhwc), y);
         kernels(x).conv2d_backward_data(y, on_gpu(ref.w, dtype, Layout::nhwc), part.o, dx);
@@ -376,8 +467,8 @@ TEST_CASE("cuda: linear layers and their gradients equal the CPU's in f64") {
       const Tensor y = Tensor::empty({m, o}, x.options()), plain = Tensor::empty({m, o}, x.options());
       const Tensor dx = Tensor::empty({m, i}, x.options()), dw = Tensor::empty({o, i}, x.options());
       const Kernels& cpu = kernels(x);
-      cpu.linear(x, w, bias, y);
-      cpu.linear(x, w, {}, plain);
+      cpu.linear(x, w, bias, false, y);
+      cpu.linear(x, w, {}, false, plain);
       cpu.linear_backward_data(dy, w, dx);
       cpu.linear_backward_weight(dy, x, dw, false);
       const auto there = [&](const Tensor& t) { return on_gpu(t, dtype, Layout::nhwc); };
@@ -385,8 +476,8 @@ TEST_CASE("cuda: linear layers and their gradients equal the CPU's in f64") {
       const Tensor gx = there(x), gw = there(w), gdy = there(dy);
       const Tensor gy = nan(y), gplain = nan(y), gdx = nan(dx), gdw = nan(dw);
       const Kernels& k = kernels(gx);
-      k.linear(gx, gw, there(bias), gy);
-      k.linear(gx, gw, {}, gplain);
+      k.linear(gx, gw, there(bias), false, gy);
+      k.linear(gx, gw, {}, false, gplain);
       k.linear_backward_data(gdy, gw, gdx);
       k.linear_backward_weight(gdy, gx, gdw, false);
       CHECK(error(gy, y) < tolerance(dtype));
