@@ -78,7 +78,7 @@ template <int W> __device__ Vec<float, W> load_past_l1(const float* p) {
 /// In the last block of a tile: calls finish(channel, sum0, sum1) with the sums over all ranges of rows.
 template <int V, class Finish>
 __device__ void merge_partials(const NormMatrix& m, const float* partials, double* shared, Finish finish) {
-  constexpr int W = V < 4 ? V : 4, kAtOnce = 4;
+  constexpr int W = V < 4 ? V : 4, kAtOnce = 8;
   static_assert(V == 1 || V % 4 == 0);
   const int width = m.width * (V / W), height = kThreads / width;
   const int column = static_cast<int>(threadIdx.x) % width, row = static_cast<int>(threadIdx.x) / width;
@@ -125,13 +125,16 @@ struct NormGrid {
 };
 
 /// One wave of blocks that stay on the card together, so that all end together and a second pass over the same ranges,
-/// backwards, finds what the first read last still in the L2 cache.
+/// backwards, finds what the first read last still in the L2 cache. What lies in that cache anyway is read so fast that
+/// merging the sums of the blocks is most of the work: there few blocks are better.
 inline NormGrid norm_grid(const Context& context, const Tensor& x, int v, int blocks_per_multiprocessor) {
-  constexpr int kWidest = 32, kRowsAtLeast = 4;
+  constexpr int kWidest = 16, kRowsAtLeast = 4, kFewBlocks = 2;
+  constexpr std::size_t kInCache = std::size_t{24} << 20;  // less than the L2 of any card from Ampere's A100 on
   const auto channels = static_cast<int>(x.size(1));
   const int vectors = channels / v, tiles = (vectors + kWidest - 1) / kWidest, width = (vectors + tiles - 1) / tiles;
+  const int each = x.nbytes() > kInCache ? blocks_per_multiprocessor : std::min(kFewBlocks, blocks_per_multiprocessor);
   NormGrid grid{{x.numel() / channels, channels, width, kThreads / width}, {}};
-  const std::int64_t room = std::int64_t{context.multiprocessors()} * blocks_per_multiprocessor / tiles;
+  const std::int64_t room = std::int64_t{context.multiprocessors()} * each / tiles;
   const std::int64_t most = grid.matrix.rows / (grid.matrix.height * kRowsAtLeast);
   grid.blocks =
       dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(std::max<std::int64_t>(1, std::min(room, most))));
