@@ -1,5 +1,7 @@
 // Filter gradients of 3x3 depthwise convolutions: x and dy are read about once. A thread has four channels, keeps their
 // 36 sums in registers and marches down chunks of rows; a block adds its threads' sums, a second kernel the blocks'.
+#include <algorithm>
+
 #include "cuda/bias.hpp"
 #include "cuda/depthwise.cuh"
 
@@ -20,19 +22,29 @@ __device__ inline void add_stride1(const T* dy, const T* x, const Sizes& z, int 
   const int h0 = p0 - z.padding_h, w0 = q0 - z.padding_w;
   // Row p0 + i of dy is in held[i % 3]; rows of other chunks count as zero.
   float held[3][kStrip][4] = {};
+  Four<T> next_row[kColumns], next_gradient[kStrip];
+  const auto load_next = [&](int k) {
+    load_row<kColumns>(x, image, h0 + k, z.h, z.w, z.c, channel, w0, next_row);
+    load_row<kStrip>(dy, image, k < count ? p0 + k : -1, z.p, z.q, z.c, channel, q0, next_gradient);
+  };
+  // A row ahead in 16 bits; in f32 there are no registers for it.
+  constexpr bool kAhead = sizeof(T) == 2;
+  if (kAhead) load_next(0);
   for (int k0 = 0; k0 < count + 2; k0 += 3) {
 #pragma unroll
     for (int j3 = 0; j3 < 3; ++j3) {
       const int k = k0 + j3;
       if (k >= count + 2) break;
-      Four<T> row[kColumns], gradient[kStrip];
-      load_row<kColumns>(x, image, h0 + k, z.h, z.w, z.c, channel, w0, row);
-      load_row<kStrip>(dy, image, k < count ? p0 + k : -1, z.p, z.q, z.c, channel, q0, gradient);
+      if (!kAhead) load_next(k);
+      Four<T> row[kColumns];
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) row[j] = next_row[j];
 #pragma unroll
       for (int t = 0; t < kStrip; ++t) {
 #pragma unroll
-        for (int v = 0; v < 4; ++v) held[j3][t][v] = static_cast<float>(gradient[t].at[v]);
+        for (int v = 0; v < 4; ++v) held[j3][t][v] = static_cast<float>(next_gradient[t].at[v]);
       }
+      if (kAhead && k + 1 < count + 2) load_next(k + 1);
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
         float value[4];
@@ -129,15 +141,29 @@ __global__ void __launch_bounds__(kBlock, 2)
   }
 }
 
+/// The cut that leaves the busiest of `lanes` lanes the fewest rows to walk, with the `margin` rows of every chunk.
+March shortest_march(const Sizes& z, int strip, int margin, std::int64_t lanes) {
+  March best{};
+  std::int64_t least = 0;
+  for (int chunks = 1; chunks <= std::min((z.p + 7) / 8, 1024); ++chunks) {
+    March m{(z.q + strip - 1) / strip, 0, (z.p + chunks - 1) / chunks};
+    m.chunks = (z.p + m.rows - 1) / m.rows;
+    const std::int64_t steps = (m.pieces(z.n) + lanes - 1) / lanes * (m.rows + margin);
+    if (chunks == 1 || steps < least) best = m, least = steps;
+  }
+  return best;
+}
+
 }  // namespace
 
 template <class T>
 void backward_filter_fast(const Context& context, const Sizes& z, const T* dy, const T* x, const Tensor& dw,
                           bool accumulate) {
   const std::int64_t groups = (z.c + kFours * 4 - 1) / (kFours * 4);
-  const std::int64_t blocks = std::int64_t{context.multiprocessors()} * 2 * 2;  // two waves
-  const std::int64_t most = (blocks + groups - 1) / groups;
-  const March m = march(z.n, z.p, z.q, z.stride_h == 1 ? 4 : 2, 1, most * kLanes);
+  // All blocks at once: a second wave would wait for the first to end.
+  const std::int64_t blocks = std::int64_t{context.multiprocessors()} * 2;
+  const std::int64_t most = blocks > groups ? blocks / groups : 1;
+  const March m = z.stride_h == 1 ? shortest_march(z, 4, 2, most * kLanes) : shortest_march(z, 2, 0, most * kLanes);
   const std::int64_t needed = (m.pieces(z.n) + kLanes - 1) / kLanes;
   const std::int64_t count = most < needed ? most : needed;
   const Tensor parts = Tensor::empty({count, z.c * std::int64_t{9}}, {DType::f32, dw.device()});
