@@ -193,13 +193,16 @@ EngineConfig::EngineConfig(Descriptor config) : config_(std::move(config)) {
                                         CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes_.data()));
   notes_.resize(static_cast<std::size_t>(std::min<std::int64_t>(count, CUDNN_NUMERICAL_NOTE_TYPE_COUNT)));
 
+  // An engine that does not tell is taken for ready.
   cudnnBackendBehaviorNote_t behavior[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT] = {};
-  count = 0;
-  CUTTLE_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
-                                        CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &count, behavior));
-  const std::int64_t told = std::min<std::int64_t>(count, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
-  is_compiled_at_runtime_ =
-      std::find(behavior, behavior + told, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behavior + told;
+  std::int64_t told = 0;
+  if (cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                               CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &told, behavior) != CUDNN_STATUS_SUCCESS) {
+    told = 0;
+  }
+  const auto notes =
+      std::span(behavior).first(static_cast<std::size_t>(std::min<std::int64_t>(told, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT)));
+  is_compiled_at_runtime_ = std::ranges::find(notes, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != notes.end();
 
   std::vector<Descriptor> choices;
   std::vector<cudnnBackendDescriptor_t> pointers;

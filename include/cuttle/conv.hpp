@@ -8,7 +8,7 @@ namespace cuttle {
 /// How a convolution is computed on CUDA.
 enum class ConvPath : std::uint8_t {
   heuristic,  ///< the first cuDNN plan of heuristic mode A that builds; else fallback plans, the legacy API, gemm
-  measured,   ///< the fastest of cuDNN's proposals, timed once for each shape
+  measured,   ///< the fastest of cuDNN's first proposals and own kernels, timed once for each shape
   legacy,     ///< cuDNN's legacy API: the algorithm named, or the one its heuristic gives
   gemm,       ///< without cuDNN: im2col in tiles and cuBLAS
 };

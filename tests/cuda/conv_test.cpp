@@ -305,6 +305,7 @@ TEST_CASE("cuda: filter gradients of few input channels equal the CPU's in f64, 
     const Settings settings({.path = path});
     for (const ConvCase& t : kFirstLayerCases) {
       for (const DType dtype : kDTypes) {
+        if (path == ConvPath::measured && dtype != DType::f16) continue;
         CAPTURE(fmt::format("path {} {} {}", static_cast<int>(path), t.str(), name_of(dtype)));
         const Tensor x = input(t.x_shape(), 1, dtype), dy = input(t.y_shape(), 4, dtype);
         const Tensor old = input(t.w_shape(), 5, dtype), expected = Tensor::empty(t.w_shape(), x.options());
