@@ -200,8 +200,9 @@ EngineConfig::EngineConfig(Descriptor config) : config_(std::move(config)) {
                                CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &told, behavior) != CUDNN_STATUS_SUCCESS) {
     told = 0;
   }
-  const auto* end = behavior + std::min<std::int64_t>(told, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
-  is_compiled_at_runtime_ = std::find(behavior + 0, end, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != end;
+  const auto notes =
+      std::span(behavior).first(static_cast<std::size_t>(std::min<std::int64_t>(told, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT)));
+  is_compiled_at_runtime_ = std::ranges::find(notes, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != notes.end();
 
   std::vector<Descriptor> choices;
   std::vector<cudnnBackendDescriptor_t> pointers;
