@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -24,18 +25,26 @@ using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDe
 
 constexpr std::size_t kMaxWorkspace = std::size_t{32} << 20;  // what NVIDIA recommends on Hopper
 
-/// y[M,O] = x[M,I] w[O,I]^T + bias as cuBLASLt sees it, column-major: y^T[O,M] = w x^T, the bias along the rows of y^T.
-class BiasedProduct {
+cublasLtEpilogue_t epilogue_of(bool bias, bool relu) {
+  if (bias) return relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  return relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// y[M,O] = x[M,I] w[O,I]^T (+ bias), clamped if `relu`, as cuBLASLt sees it, column-major: y^T[O,M] = w x^T, the bias
+/// along the rows of y^T.
+class FusedProduct {
  public:
-  BiasedProduct(const Tensor& x, const Tensor& w, const Tensor& bias, bool tf32) {
+  FusedProduct(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, bool tf32) {
     const cudaDataType_t type = cuda_type(x.dtype());
     cublasLtMatmulDesc_t description = nullptr;
     CUTTLE_CUBLAS(cublasLtMatmulDescCreate(&description, compute_type(x.dtype(), tf32), CUDA_R_32F));
     description_.reset(description);
     set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(bias.defined(), relu));
+    if (bias.defined()) {
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+    }
     w_ = layout(type, w.size(1), w.size(0));
     x_ = layout(type, x.size(1), x.size(0));
     y_ = layout(type, w.size(0), x.size(0));
@@ -90,22 +99,24 @@ class BiasedProduct {
   LayoutHandle w_, x_, y_;
 };
 
-bool is_aligned(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw_data()) % 16 == 0; }
+/// Undefined tensors too.
+bool is_aligned(const Tensor& t) { return !t.defined() || reinterpret_cast<std::uintptr_t>(t.raw_data()) % 16 == 0; }
 
-/// The product and the bias in one kernel; false if cuBLASLt has none for it.
-bool fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
+/// The product and what follows it in one call; false if cuBLASLt has no kernel for it.
+bool fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, const Tensor& y) {
   if (!is_aligned(x) || !is_aligned(w) || !is_aligned(bias) || !is_aligned(y)) return false;
   static std::mutex mutex;
-  static auto& algorithms = *new std::map<std::array<std::int64_t, 6>, std::optional<cublasLtMatmulHeuristicResult_t>>;
+  static auto& algorithms = *new std::map<std::array<std::int64_t, 7>, std::optional<cublasLtMatmulHeuristicResult_t>>;
   Context& c = context(x);
   const auto handle = reinterpret_cast<cublasLtHandle_t>(c.cublas());  // documented: a cuBLAS handle is an Lt handle
   const bool tf32 = conv_settings().tf32;
-  const BiasedProduct product(x, w, bias, tf32);
+  const FusedProduct product(x, w, bias, relu, tf32);
   std::optional<cublasLtMatmulHeuristicResult_t> algorithm;
   {
     const std::lock_guard lock(mutex);
-    const std::array<std::int64_t, 6> key{c.index(), static_cast<std::int64_t>(x.dtype()), tf32, x.size(0), x.size(1),
-                                          w.size(0)};
+    const auto type = static_cast<std::int64_t>(x.dtype());
+    const auto epilogue = static_cast<std::int64_t>(epilogue_of(bias.defined(), relu));
+    const std::array<std::int64_t, 7> key{c.index(), type, epilogue, tf32, x.size(0), x.size(1), w.size(0)};
     const auto [found, is_new] = algorithms.try_emplace(key);
     if (is_new) found->second = product.propose(handle);
     algorithm = found->second;
@@ -114,11 +125,15 @@ bool fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Te
   return algorithm.has_value();
 }
 
-void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
+void linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, const Tensor& y) {
   blas_size(x.size(0));
-  if (bias.defined() && fused_linear(x, w, bias, y)) return;
+  if ((bias.defined() || relu) && fused_linear(x, w, bias, relu, y)) return;
   gemm(context(x), x.size(0), w.size(0), x.size(1), matrix(x), matrix(w, true), matrix(y), 0);
-  if (bias.defined()) add_bias(bias, y);
+  if (bias.defined()) {
+    add_bias(bias, y, relu);
+  } else if (relu) {
+    kernels(y).relu(y, std::numeric_limits<double>::infinity(), y);
+  }
 }
 
 void linear_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx) {

@@ -1,5 +1,7 @@
 #include "cuda/optim.hpp"
 
+#include "cuda/counters.hpp"
+#include "cuda/last_block.cuh"
 #include "cuda/register.hpp"
 #include "cuda/tensor_table.cuh"
 
@@ -7,17 +9,23 @@ namespace cuttle::cuda {
 
 namespace {
 
-/// What a step reads on the device.
+/// What a step reads on the device, and counts there.
 struct StepScalars {
   const float* lr;
-  const std::int64_t* step;
+  std::int64_t* step;   ///< updates before this one
   const float* factor;  ///< may be null: 1
+  unsigned* counter;    ///< null but in the last launch of an update
 
-  explicit StepScalars(const Kernels::Update& update)
+  StepScalars(const Context& context, const Kernels::Update& update, bool last_launch)
       : lr(pointer<float>(update.lr)),
         step(pointer<std::int64_t>(update.step)),
-        factor(pointer_or_null<float>(update.factor)) {}
+        factor(pointer_or_null<float>(update.factor)),
+        counter(last_launch ? block_counters(context, 1) : nullptr) {}
   __device__ float gradient_factor() const { return factor ? *factor : 1.0f; }
+  /// Counts the update once every block has read the number before it. Every thread of every block must call it.
+  __device__ void count_update() const {
+    if (counter && is_last_block(counter, gridDim.x) && threadIdx.x == 0) ++*step;
+  }
 };
 
 constexpr int kSgdBlocks = 5, kAdamWBlocks = 4;  // of a multiprocessor
@@ -36,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, kSgdBlocks)
     sgd_kernel(const __grid_constant__ SgdTable table, StepScalars scalars, SgdConstants c) {
   const float factor = scalars.gradient_factor(), lr = *scalars.lr;
   if (!isfinite(factor)) return;
-  const bool first = *scalars.step == 1;
+  const bool first = *scalars.step == 0;
   for_elements(table, [&]<int N>(const SgdTable::Row& row, std::int64_t i) {
     float p[N], g[N], b[N] = {};
     read_as<float>(row.at[kParam], i, p);
@@ -53,6 +61,7 @@ __global__ void __launch_bounds__(kThreads, kSgdBlocks)
     if (has_buffer) write_as<float>(row.at[kFirst], i, b);
     write(row.at[kCopy], row.element[kCopy], i, p);
   });
+  scalars.count_update();
 }
 
 struct AdamWConstants {
@@ -67,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, kAdamWBlocks)
   if (!isfinite(factor)) return;
   const double lr = *scalars.lr;
   if (threadIdx.x == 0) {
-    const auto t = static_cast<double>(*scalars.step);
+    const auto t = static_cast<double>(*scalars.step + 1);
     step_size = static_cast<float>(lr / (1 - pow(c.beta1, t)));
     root_scale = static_cast<float>(1 / sqrt(1 - pow(c.beta2, t)));
   }
@@ -93,6 +102,7 @@ __global__ void __launch_bounds__(kThreads, kAdamWBlocks)
     write_as<float>(row.at[kSecond], i, v);
     write(row.at[kCopy], row.element[kCopy], i, p);
   });
+  scalars.count_update();
 }
 
 /// The columns that both optimizers have.
@@ -117,8 +127,8 @@ void sgd_step(const Kernels::Update& update, Tensors buffers, const Kernels::Sgd
     row.set("sgd step", kFirst, buffers.empty() ? Tensor() : buffers[i]);
     return row;
   };
-  for_tables<4>(c, kSgdBlocks, update.params.size(), row, [&](const SgdTable& table, unsigned blocks) {
-    sgd_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(update), constants);
+  for_tables<4>(c, kSgdBlocks, update.params.size(), row, [&](const SgdTable& table, unsigned blocks, bool is_last) {
+    sgd_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(c, update, is_last), constants);
     CUTTLE_LAUNCHED("sgd step");
   });
 }
@@ -132,20 +142,11 @@ void adamw_step(const Kernels::Update& update, Tensors exp_avg, Tensors exp_avg_
     row.set("adamw step", kSecond, exp_avg_sq[i]);
     return row;
   };
-  for_tables<5>(c, kAdamWBlocks, update.params.size(), row, [&](const AdamWTable& table, unsigned blocks) {
-    adamw_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(update), constants);
-    CUTTLE_LAUNCHED("adamw step");
-  });
-}
-
-__global__ void increment_kernel(std::int64_t* counter, const float* factor) {
-  if (!factor || isfinite(*factor)) ++*counter;
-}
-
-void increment(const Tensor& counter, const Tensor& factor) {
-  increment_kernel<<<1, 1, 0, context(counter).stream()>>>(pointer<std::int64_t>(counter),
-                                                           pointer_or_null<float>(factor));
-  CUTTLE_LAUNCHED("increment");
+  for_tables<5>(c, kAdamWBlocks, update.params.size(), row,
+                [&](const AdamWTable& table, unsigned blocks, bool is_last) {
+                  adamw_kernel<<<blocks, kThreads, 0, c.stream()>>>(table, StepScalars(c, update, is_last), constants);
+                  CUTTLE_LAUNCHED("adamw step");
+                });
 }
 
 }  // namespace
@@ -153,7 +154,6 @@ void increment(const Tensor& counter, const Tensor& factor) {
 void register_optim(Kernels& k) {
   k.sgd_step = sgd_step;
   k.adamw_step = adamw_step;
-  k.increment = increment;
   register_gradient_norm(k);
 }
 

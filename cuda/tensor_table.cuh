@@ -51,17 +51,20 @@ template <int kPointers> struct TensorTable {
 };
 static_assert(sizeof(TensorTable<5>) < (CUDART_VERSION >= 12010 ? 32000 : 4000));
 
-/// Calls launch(table, blocks) with row(0), row(1)... row(count - 1), once unless there are more than a table holds.
-/// Rows without elements are left out. No more blocks than stay on the card together share the chunks evenly.
+/// Calls launch(table, blocks, is_last) with row(0), row(1)... row(count - 1), once unless there are more than a table
+/// holds. Rows without elements are left out. No more blocks than stay on the card together share the chunks evenly.
 template <int kPointers, class MakeRow, class Launch>
 void for_tables(const Context& context, int blocks_each, std::size_t count, MakeRow row, Launch launch) {
   for (std::size_t i = 0; i < count;) {
     TensorTable<kPointers> table;
-    for (; i < count && table.tensors < table.kMost; ++i) {
-      if (const auto next = row(i); next.count > 0) table.push_back(next);
+    for (; i < count; ++i) {
+      const auto next = row(i);
+      if (next.count == 0) continue;
+      if (table.tensors == table.kMost) break;
+      table.push_back(next);
     }
     const unsigned most = static_cast<unsigned>(context.multiprocessors() * blocks_each);
-    if (table.tensors > 0) launch(table, std::min(table.chunks(), most));
+    if (table.tensors > 0) launch(table, std::min(table.chunks(), most), i == count);
   }
 }
 

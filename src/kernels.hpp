@@ -76,8 +76,8 @@ struct Kernels {
   Slot<void(const Tensor& dy, const Tensor& db, bool accumulate)> bias_backward{"bias_backward"};
   /// Of y = relu(... + bias), in one pass: dx = dy where y > 0 (or y is NaN), else 0; db as bias_backward of dx. dx may
   /// be dy.
-  Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx, const Tensor& db, bool accumulate)>
-      bias_relu_backward{"bias_relu_backward"};
+  Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx, const Tensor& db, bool accumulate)> bias_relu_backward{
+      "bias_relu_backward"};
 
   // Linear: x[M,I], w[O,I], y[M,O]; `relu` as above.
   Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, const Tensor& y)> linear{"linear"};
@@ -111,8 +111,7 @@ struct Kernels {
   /// d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where dy2 is defined.
   Slot<void(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y, const Tensor& weight,
             const Tensor& bias, const Tensor& mean, const Tensor& inv_std, const Activation& act, bool added,
-            const Tensor& dx,
-            const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
+            const Tensor& dx, const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
       batch_norm_train_backward{"batch_norm_train_backward"};
   /// Of batch_norm_eval: mean and inv_std are constants. dx, d_residual, d_weight, d_bias may each be undefined.
   Slot<void(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& running_mean,
@@ -126,9 +125,10 @@ struct Kernels {
   Slot<void(const Tensor& dy, const Tensor& y, const Tensor& dx)> log_softmax_backward{"log_softmax_backward"};
   Slot<void(const Tensor& x, const Tensor& y)> softmax{"softmax"};
   Slot<void(const Tensor& dy, const Tensor& y, const Tensor& dx)> softmax_backward{"softmax_backward"};
-  /// loss: scalar (mean or sum); log_sum_exp[N] is kept for the backward.
+  /// loss: scalar (mean or sum); log_sum_exp[N] is kept for the backward. correct (i64 scalar, may be undefined)
+  /// receives what correct_count gives.
   Slot<void(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions&, const Tensor& loss,
-            const Tensor& log_sum_exp)>
+            const Tensor& log_sum_exp, const Tensor& correct)>
       cross_entropy{"cross_entropy"};
   Slot<void(const Tensor& d_loss, const Tensor& logits, const Tensor& targets, const Tensor& log_sum_exp,
             const CrossEntropyOptions&, const Tensor& d_logits)>
@@ -143,35 +143,34 @@ struct Kernels {
     Tensors copies;                 ///< f16 or bf16 copies of the parameters to rewrite too; undefined where none,
                                     ///< empty where there are none at all
     std::span<const double> decay;  ///< weight decay of each
-    Tensor lr, step;                ///< f32 scalar; i64 scalar, already counted
+    Tensor lr;                      ///< f32 scalar
+    Tensor step;                    ///< i64 scalar: updates so far; the kernel counts this one
     Tensor factor;                  ///< f32 scalar that multiplies gradients; not finite: change nothing; undefined: 1
   };
   struct SgdHyper {
     double momentum, dampening;
     bool nesterov;
   };
-  /// g = factor*grad + decay[i]*param; buffer = momentum*buffer + (1-dampening)*g (buffer = g where step == 1);
+  /// g = factor*grad + decay[i]*param; buffer = momentum*buffer + (1-dampening)*g (buffer = g in update 1);
   /// param -= lr * (nesterov ? g + momentum*buffer : buffer). buffers is empty where momentum is 0.
   Slot<void(const Update&, Tensors buffers, const SgdHyper&)> sgd_step{"sgd_step"};
   struct AdamWHyper {
     double beta1, beta2, eps;
   };
-  /// Loshchilov & Hutter, decoupled decay; step (i64 scalar, already counted) gives the bias correction.
+  /// Loshchilov & Hutter, decoupled decay; the number of the update, from 1 on, gives the bias correction.
   Slot<void(const Update&, Tensors exp_avg, Tensors exp_avg_sq, const AdamWHyper&)> adamw_step{"adamw_step"};
-  /// Adds one to an i64 scalar, unless `factor` (f32 scalar, may be undefined) is not finite.
-  Slot<void(const Tensor& counter, const Tensor& factor)> increment{"increment"};
   /// Dynamic loss scaling, as torch.amp.GradScaler.
   struct LossScaleRule {
     double growth = 2, backoff = 0.5;
     std::int64_t interval = 2000;  ///< good steps in a row before the scale grows
     double least = 1, most = 65536.0 * 256;
   };
-  /// norm: f32 scalar of the gradients of scaled losses, in: their 2-norm, out: divided by the scale. factor (f32
-  /// scalar, out): 1/scale * min(1, max_norm / (norm + 1e-6)) with the new norm, no min where max_norm is 0; NaN where
-  /// the norm is not finite. scale (f32 scalar, may be undefined: 1) then follows the rule; counts (i64[2], undefined
-  /// with scale) holds good steps since it last changed and skipped steps in a row.
-  Slot<void(const Tensor& norm, const Tensor& scale, const Tensor& counts, double max_norm, const LossScaleRule&,
-            const Tensor& factor)>
+  /// Of the gradients of losses times `scale` (f32 scalar, may be undefined: 1). norm (f32 scalar, out): their
+  /// global_norm, 0 where there are none, divided by the scale. factor (f32 scalar, out): 1/scale * min(1, max_norm /
+  /// (norm + 1e-6)), no min where max_norm is 0; NaN where the norm is not finite. The scale then follows the rule;
+  /// counts (i64[2], undefined with scale) holds good steps since it last changed and skipped steps in a row.
+  Slot<void(Tensors gradients, const Tensor& norm, const Tensor& scale, const Tensor& counts, double max_norm,
+            const LossScaleRule&, const Tensor& factor)>
       gradient_factor{"gradient_factor"};
   /// sqrt of the sum of squares of all elements of all tensors -> f32 scalar.
   Slot<void(Tensors tensors, const Tensor& norm)> global_norm{"global_norm"};

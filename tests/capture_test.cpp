@@ -34,7 +34,6 @@ class Imitation final : public CapturedWork {
     Kernels& kernels = backend(DeviceKind::cpu).kernels;
     const Kernels real = kernels;
     do_nothing(kernels.sgd_step);
-    do_nothing(kernels.increment);
     do_nothing(kernels.gradient_factor);
     do_nothing(kernels.batch_norm_train);
     work_();

@@ -50,7 +50,7 @@ template <class T> void check_sgd(const Kernels::SgdHyper& hyper) {
   for (std::int64_t step = 1; step <= 4; ++step) {
     Parameters<T> grad(static_cast<unsigned>(10 * step));
     const std::vector<Tensor> buffers = hyper.momentum == 0 ? std::vector<Tensor>{} : buffer.tensors;
-    cpu().sgd_step({param.tensors, grad.tensors, {}, kDecay, lr, scalar_step(step), {}}, buffers, hyper);
+    cpu().sgd_step({param.tensors, grad.tensors, {}, kDecay, lr, scalar_step(step - 1), {}}, buffers, hyper);
     param.for_each([&](std::size_t i, std::size_t j) {
       double &p = param.expected[i][j], &b = buffer.expected[i][j];
       const double g = grad.expected[i][j] + kDecay[i] * p;
@@ -67,7 +67,7 @@ template <class T> void check_adamw() {
   const Tensor lr = tensor<float>({0.125}, {});
   for (std::int64_t step = 1; step <= 5; ++step) {
     Parameters<T> grad(static_cast<unsigned>(10 * step));
-    cpu().adamw_step({param.tensors, grad.tensors, {}, kDecay, lr, scalar_step(step), {}}, first.tensors,
+    cpu().adamw_step({param.tensors, grad.tensors, {}, kDecay, lr, scalar_step(step - 1), {}}, first.tensors,
                      second.tensors, hyper);
     const double t = static_cast<double>(step);
     param.for_each([&](std::size_t i, std::size_t j) {
@@ -110,7 +110,7 @@ TEST_CASE("sgd_step equals its formula over several steps, with and without mome
 TEST_CASE("the first sgd_step does not read the momentum buffer") {
   const std::vector<Tensor> param{tensor<float>({1}, {1})}, grad{tensor<float>({2}, {1})},
       buffer{tensor<float>({std::numeric_limits<double>::quiet_NaN()}, {1})};
-  cpu().sgd_step({param, grad, {}, kNoDecay, tensor<float>({0.5}, {}), scalar_step(1), {}}, buffer, {0.9, 0, false});
+  cpu().sgd_step({param, grad, {}, kNoDecay, tensor<float>({0.5}, {}), scalar_step(0), {}}, buffer, {0.9, 0, false});
   CHECK(values<float>(param[0]) == Values{0});
   CHECK(values<float>(buffer[0]) == Values{2});
 }
@@ -128,10 +128,13 @@ TEST_CASE("optimizer steps are the same for any number of threads") {
   }
 }
 
-TEST_CASE("increment counts beyond 32 bits") {
+TEST_CASE("steps count their updates, beyond 32 bits") {
   const Tensor counter = tensor<std::int64_t>({4294967295.0}, {});
-  cpu().increment(counter, {});
-  cpu().increment(counter, tensor<float>({0.5}, {}));
+  const std::vector<Tensor> param{tensor<float>({1}, {1})}, grad{tensor<float>({1}, {1})},
+      first{tensor<float>({0}, {1})}, second{tensor<float>({0}, {1})};
+  const Kernels::Update update{param, grad, {}, kNoDecay, tensor<float>({0.5}, {}), counter, {}};
+  cpu().sgd_step(update, {}, {0, 0, false});
+  cpu().adamw_step(update, first, second, {0.9, 0.99, 1e-8});
   CHECK(*counter.data<std::int64_t>() == 4294967297);
 }
 
@@ -149,20 +152,12 @@ TEST_CASE("clip_by_norm scales to the largest norm allowed and leaves smaller on
   CHECK(std::isnan(clipped({3, 4}, std::numeric_limits<double>::quiet_NaN(), 1)[0]));
 }
 
-TEST_CASE("increment does not count where the factor is not finite") {
-  const Tensor counter = scalar_step(3);
-  for (const double factor : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-    cpu().increment(counter, tensor<float>({factor}, {}));
-  }
-  CHECK(*counter.data<std::int64_t>() == 3);
-}
-
 TEST_CASE("steps multiply gradients by the factor, read 16-bit ones and rewrite the copies") {
   const Tensor factor = tensor<float>({0.25}, {}), lr = tensor<float>({0.5}, {});
   const std::vector<Tensor> param{tensor<float>({1, 2}, {2}), tensor<float>({3}, {1})};
   const std::vector<Tensor> grad{tensor<Half>({4, -8}, {2}), tensor<BFloat16>({16}, {1})};
   const std::vector<Tensor> copies{unwritten<BFloat16>({2}), Tensor()};
-  cpu().sgd_step({param, grad, copies, std::vector<double>{0, 1}, lr, scalar_step(1), factor}, {}, {0, 0, false});
+  cpu().sgd_step({param, grad, copies, std::vector<double>{0, 1}, lr, scalar_step(0), factor}, {}, {0, 0, false});
   CHECK(values<float>(param[0]) == Values{0.5, 3});
   CHECK(values<float>(param[1]) == Values{3 - 0.5 * (4 + 3)});
   CHECK(values<BFloat16>(copies[0]) == Values{0.5, 3});
@@ -171,7 +166,7 @@ TEST_CASE("steps multiply gradients by the factor, read 16-bit ones and rewrite 
   // m = 0.1 g and v = 0.01 g^2 are corrected to g and g^2: the first step goes lr against the sign.
   const std::vector<Tensor> first{tensor<float>({0, 0}, {2}), tensor<float>({0}, {1})},
       second{tensor<float>({0, 0}, {2}), tensor<float>({0}, {1})};
-  cpu().adamw_step({param, grad, copies, std::vector<double>{0, 0}, lr, scalar_step(1), factor}, first, second,
+  cpu().adamw_step({param, grad, copies, std::vector<double>{0, 0}, lr, scalar_step(0), factor}, first, second,
                    {0.9, 0.99, 0});
   CHECK(error_of(values<float>(first[0]), {0.1, -0.2}) < 1e-6);
   CHECK(error_of(values<float>(second[0]), {0.01, 0.04}) < 1e-6);
@@ -179,7 +174,7 @@ TEST_CASE("steps multiply gradients by the factor, read 16-bit ones and rewrite 
   CHECK(error_of(values<BFloat16>(copies[0]), {0, 3.5}) < 1e-6);
 }
 
-TEST_CASE("a step whose factor is not finite changes nothing") {
+TEST_CASE("a step whose factor is not finite changes nothing and does not count") {
   for (const double value : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     const Tensor factor = tensor<float>({value}, {}), lr = tensor<float>({0.5}, {});
     const std::vector<Tensor> param{tensor<float>({1, 2}, {2})}, grad{tensor<float>({4, -8}, {2})},
@@ -191,6 +186,7 @@ TEST_CASE("a step whose factor is not finite changes nothing") {
     CHECK(values<float>(first[0]) == Values{5, 6});
     CHECK(values<float>(second[0]) == Values{7, 8});
     CHECK(values<Half>(copies[0]) == Values{9, 10});
+    CHECK(*update.step.data<std::int64_t>() == 4);
   }
 }
 
@@ -210,8 +206,8 @@ struct Scaling {
   Tensor scale, counts = tensor<std::int64_t>({0, 0}, {2}), norm = unwritten<float>({}), factor = unwritten<float>({});
 
   void step(double scaled_norm, double max_norm = 0) {
-    norm = tensor<float>({scaled_norm}, {});
-    cpu().gradient_factor(norm, scale, counts, max_norm, rule, factor);
+    const std::vector<Tensor> gradients{tensor<float>({scaled_norm}, {1})};
+    cpu().gradient_factor(gradients, norm, scale, counts, max_norm, rule, factor);
   }
   double value() const { return values<float>(scale)[0]; }
 };

@@ -125,11 +125,13 @@ class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options);
   Tensor forward(const Tensor& x) override;
+  Tensor relu(const Tensor& x);  ///< with ReLU in the same pass over memory; an observer sees the result of both
   std::string kind() const override { return "Conv2d"; }
   const Conv2dOptions& options() const { return options_; }
   Tensor weight, bias;
 
  private:
+  Tensor convolve(const Tensor& x, const Activation& then);
   Conv2dOptions options_;
 };
 
@@ -141,6 +143,7 @@ class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
   Tensor forward(const Tensor& x) override;
+  Tensor relu(const Tensor& x);  ///< with ReLU in the same pass over memory; an observer sees the result of both
   std::string kind() const override { return "Linear"; }
   Tensor weight, bias;
 };

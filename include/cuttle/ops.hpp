@@ -11,6 +11,15 @@
 /// Names: N batch, C channels, H,W input and P,Q output height and width, K filters, R,S filter height and width.
 namespace cuttle {
 
+/// What follows an op in the same call: y = min(max(op(x) + residual, 0), ceiling), the clamp only where `relu` is set
+/// (ceiling 6 makes it ReLU6). residual, of the result's shape and dtype, may be undefined; one of the other layout is
+/// converted first. UsageError for a ceiling that is not above 0.
+struct Activation {
+  Tensor residual = {};
+  bool relu = false;
+  double ceiling = std::numeric_limits<double>::infinity();
+};
+
 // ---- Convolution and linear ------------------------------------------------------------------------------------
 struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
@@ -18,11 +27,13 @@ struct Conv2dOptions {
 };
 /// x[N,C,H,W], weight[K,C/groups,R,S], bias[K] or undefined -> [N,K,P,Q],
 /// P = (H + 2*padding - dilation*(R-1) - 1)/stride + 1, rounded down. Cross-correlation, as in every framework.
-/// A weight of the other layout is converted first.
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {});
+/// A weight of the other layout is converted first. `then` gives the values of add_() and relu_() behind it: a ReLU
+/// alone is part of the convolution's own pass over memory, anything else is computed behind it.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
+              const Activation& then = {});
 
-/// x[..., I], weight[O, I], bias[O] or undefined -> [..., O] = x weight^T + bias.
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+/// x[..., I], weight[O, I], bias[O] or undefined -> [..., O] = x weight^T + bias. `then` as in conv2d.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Activation& then = {});
 
 // ---- Pooling ---------------------------------------------------------------------------------------------------
 struct Pool2dOptions {
@@ -62,18 +73,10 @@ struct BatchNorm2dOptions {
   double momentum = 0.1;
   double eps = 1e-5;
 };
-/// What follows a batch norm in the same pass over memory: y = min(max(bn(x) + residual, 0), ceiling), the clamp only
-/// where `relu` is set (ceiling 6 makes it ReLU6). residual, of x's shape and dtype, may be undefined.
-struct Activation {
-  Tensor residual = {};
-  bool relu = false;
-  double ceiling = std::numeric_limits<double>::infinity();
-};
 /// Over N,H,W of each channel of x[N,C,H,W]. Training normalises with the batch's mean and biased variance and moves
 /// running_mean and running_var (f32[C], changed in place, may be undefined) towards the mean and unbiased variance;
 /// otherwise it normalises with the running ones. weight[C] and bias[C] may be undefined (1 and 0). `then` gives the
-/// values of add() and relu() behind it; a residual of the other layout is converted first. UsageError for a ceiling
-/// that is not above 0.
+/// values of add() and relu() behind it, all in one pass over memory.
 Tensor batch_norm2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
                     BatchNorm2dOptions options = {}, const Activation& then = {});
 

@@ -42,13 +42,13 @@ class Optimizer {
     std::string name;
     std::vector<Tensor> tensors;
   };
-  /// Parameters with gradients that were updated equally often, this time included in `step`.
+  /// Parameters with gradients that were updated equally often.
   struct Group {
     std::vector<Tensor> params, grads;
     std::vector<Tensor> copies;               ///< in f16 or bf16, to be kept equal; undefined where there is none
     std::vector<std::vector<Tensor>> states;  ///< in the order of the state names
     std::vector<double> decay;                ///< weight decay of each parameter
-    Tensor step;                              ///< i64 scalar
+    Tensor step;                              ///< i64 scalar: updates so far; the kernel counts this one
     Tensor factor;                            ///< of the gradients, f32 scalar; undefined: 1
   };
 

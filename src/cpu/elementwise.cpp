@@ -9,6 +9,27 @@
 #include "kernels.hpp"
 
 namespace cuttle::cpu {
+
+// Comparisons are false for NaN, so NaN passes through, as in PyTorch.
+void relu(const Tensor& x, double ceiling, const Tensor& out) {
+  dispatch_floating("relu", x, [&]<class T>(T) {
+    map(x.data<T>(), writable<T>(out), out.numel(), [high = static_cast<T>(ceiling)](T value) {
+      const T positive = value < 0 ? T{0} : value;
+      return positive > high ? high : positive;
+    });
+  });
+}
+
+void relu_backward(const Tensor& y, const Tensor& dy, double ceiling, const Tensor& dx) {
+  // Infinity is no ceiling that an infinite output could have been cut at: nothing compares with NaN.
+  if (std::isinf(ceiling)) ceiling = std::numeric_limits<double>::quiet_NaN();
+  dispatch_floating("relu backward", y, [&]<class T>(T) {
+    map(y.data<T>(), dy.data<T>(), writable<T>(dx), dx.numel(), [high = static_cast<T>(ceiling)](T output, T gradient) {
+      return output <= 0 || output >= high ? T{0} : gradient;
+    });
+  });
+}
+
 namespace {
 
 void fill(const Tensor& out, double value) {
@@ -33,26 +54,6 @@ void add(const Tensor& a, const Tensor& b, const Tensor& out) {
 void scale(const Tensor& x, double factor, const Tensor& out) {
   dispatch_floating("mul", x, [&]<class T>(T) {
     map(x.data<T>(), writable<T>(out), out.numel(), [f = static_cast<T>(factor)](T value) { return value * f; });
-  });
-}
-
-// Comparisons are false for NaN, so NaN passes through, as in PyTorch.
-void relu(const Tensor& x, double ceiling, const Tensor& out) {
-  dispatch_floating("relu", x, [&]<class T>(T) {
-    map(x.data<T>(), writable<T>(out), out.numel(), [high = static_cast<T>(ceiling)](T value) {
-      const T positive = value < 0 ? T{0} : value;
-      return positive > high ? high : positive;
-    });
-  });
-}
-
-void relu_backward(const Tensor& y, const Tensor& dy, double ceiling, const Tensor& dx) {
-  // Infinity is no ceiling that an infinite output could have been cut at: nothing compares with NaN.
-  if (std::isinf(ceiling)) ceiling = std::numeric_limits<double>::quiet_NaN();
-  dispatch_floating("relu backward", y, [&]<class T>(T) {
-    map(y.data<T>(), dy.data<T>(), writable<T>(dx), dx.numel(), [high = static_cast<T>(ceiling)](T output, T gradient) {
-      return output <= 0 || output >= high ? T{0} : gradient;
-    });
   });
 }
 

@@ -15,7 +15,8 @@ namespace {
 template <class T> using Array = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
 template <class T> using ConstArray = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
 
-std::int64_t step_of(const Tensor& step) { return *step.data<std::int64_t>(); }
+/// Counts the update; returns its number, from 1 on.
+std::int64_t count_update(const Tensor& step) { return ++*writable<std::int64_t>(step); }
 double rate_of(const Tensor& lr) { return static_cast<double>(*lr.data<float>()); }
 
 /// What multiplies the gradients; nothing where the step is to be skipped.
@@ -51,7 +52,7 @@ template <class Body> void for_cached_blocks(std::int64_t n, Body body) {
 void sgd_step(const Kernels::Update& update, Tensors buffers, const Kernels::SgdHyper& hyper) {
   const std::optional<double> factor = factor_of(update.factor);
   if (!factor) return;
-  const bool first = step_of(update.step) == 1;
+  const bool first = count_update(update.step) == 1;
   for (std::size_t i = 0; i < update.params.size(); ++i) {
     const Tensor& p = update.params[i];
     const Tensor gradient = in_dtype(update.grads[i], p.dtype());
@@ -90,7 +91,7 @@ void sgd_step(const Kernels::Update& update, Tensors buffers, const Kernels::Sgd
 void adamw_step(const Kernels::Update& update, Tensors exp_avg, Tensors exp_avg_sq, const Kernels::AdamWHyper& hyper) {
   const std::optional<double> factor = factor_of(update.factor);
   if (!factor) return;
-  const double t = static_cast<double>(step_of(update.step)), rate = rate_of(update.lr);
+  const double t = static_cast<double>(count_update(update.step)), rate = rate_of(update.lr);
   const double correction1 = 1 - std::pow(hyper.beta1, t), correction2 = 1 - std::pow(hyper.beta2, t);
   for (std::size_t i = 0; i < update.params.size(); ++i) {
     const Tensor& p = update.params[i];
@@ -115,12 +116,20 @@ void adamw_step(const Kernels::Update& update, Tensors exp_avg, Tensors exp_avg_
   rewrite_copies(update);
 }
 
-void increment(const Tensor& counter, const Tensor& factor) {
-  if (factor_of(factor)) ++*writable<std::int64_t>(counter);
+void global_norm(Tensors tensors, const Tensor& norm) {
+  double squares = 0;
+  for (const Tensor& t : tensors) {
+    const Tensor values = computable(t);
+    dispatch_floating("gradient norm", values, [&]<class T>(T) {
+      squares += sum_terms(values.data<T>(), values.numel(), [](double value) { return value * value; });
+    });
+  }
+  *writable<float>(norm) = static_cast<float>(std::sqrt(squares));
 }
 
-void gradient_factor(const Tensor& norm, const Tensor& scale, const Tensor& counts, double max_norm,
+void gradient_factor(Tensors gradients, const Tensor& norm, const Tensor& scale, const Tensor& counts, double max_norm,
                      const Kernels::LossScaleRule& rule, const Tensor& factor) {
+  global_norm(gradients, norm);
   const double inverse = scale.defined() ? 1 / static_cast<double>(*scale.data<float>()) : 1;
   float& stored_norm = *writable<float>(norm);
   const bool good = std::isfinite(stored_norm);
@@ -146,17 +155,6 @@ void gradient_factor(const Tensor& norm, const Tensor& scale, const Tensor& coun
   value = static_cast<float>(std::clamp(next, rule.least, rule.most));
 }
 
-void global_norm(Tensors tensors, const Tensor& norm) {
-  double squares = 0;
-  for (const Tensor& t : tensors) {
-    const Tensor values = computable(t);
-    dispatch_floating("gradient norm", values, [&]<class T>(T) {
-      squares += sum_terms(values.data<T>(), values.numel(), [](double value) { return value * value; });
-    });
-  }
-  *writable<float>(norm) = static_cast<float>(std::sqrt(squares));
-}
-
 void clip_by_norm(Tensors tensors, const Tensor& norm, double max_norm) {
   const double factor = max_norm / (static_cast<double>(*norm.data<float>()) + 1e-6);
   if (factor >= 1) return;  // false for NaN: a norm that is NaN makes every gradient NaN, as in PyTorch
@@ -175,7 +173,6 @@ void clip_by_norm(Tensors tensors, const Tensor& norm, double max_norm) {
 void register_optim(Kernels& k) {
   k.sgd_step = sgd_step;
   k.adamw_step = adamw_step;
-  k.increment = increment;
   k.gradient_factor = gradient_factor;
   k.global_norm = global_norm;
   k.clip_by_norm = clip_by_norm;

@@ -72,13 +72,18 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options) : optio
   add_parameter("bias", bias);
 }
 
-Tensor Conv2d::forward(const Tensor& x) {
+Tensor Conv2d::convolve(const Tensor& x, const Activation& then) {
   return conv2d(x, weight, bias,
                 {.stride = options_.stride,
                  .padding = options_.padding,
                  .dilation = options_.dilation,
-                 .groups = options_.groups});
+                 .groups = options_.groups},
+                then);
 }
+
+Tensor Conv2d::forward(const Tensor& x) { return convolve(x, {}); }
+
+Tensor Conv2d::relu(const Tensor& x) { return observed(convolve(x, {.relu = true})); }
 
 Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) {
   const std::string layer = fmt::format("Linear({}, {})", in, out);
@@ -94,6 +99,8 @@ Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) {
 }
 
 Tensor Linear::forward(const Tensor& x) { return linear(x, weight, bias); }
+
+Tensor Linear::relu(const Tensor& x) { return observed(linear(x, weight, bias, {.relu = true})); }
 
 BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options) : options_(options) {
   const std::string layer = fmt::format("BatchNorm2d({})", channels);

@@ -66,7 +66,8 @@ TensorOptions wide_like(const Tensor& logits) {
 
 }  // namespace
 
-void ops::cross_entropy_into(Tensor& loss, const Tensor& logits, const Tensor& targets, CrossEntropyOptions options) {
+void ops::cross_entropy_into(Tensor& loss, const Tensor& logits, const Tensor& targets, CrossEntropyOptions options,
+                             const Tensor& correct) {
   constexpr const char* kOp = "cross_entropy";
   check_targets(kOp, logits, targets);
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
@@ -77,8 +78,9 @@ void ops::cross_entropy_into(Tensor& loss, const Tensor& logits, const Tensor& t
   }
   const TensorOptions wide = wide_like(logits);
   check::dtype(kOp, "result", loss, wide.dtype);
+  if (correct.defined()) check::dtype(kOp, "number of correct answers", correct, DType::i64);
   const Tensor log_sum_exp = Tensor::empty({logits.size(0)}, wide);
-  kernels(logits).cross_entropy(logits, targets, options, loss, log_sum_exp);
+  kernels(logits).cross_entropy(logits, targets, options, loss, log_sum_exp, correct);
   if (autograd::recording({&logits})) {
     autograd::record(
         kOp, loss, {&logits},
@@ -97,17 +99,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   return loss;
 }
 
-void ops::correct_count_into(const Tensor& out, const Tensor& logits, const Tensor& targets) {
-  check_targets("correct_count", logits, targets);
-  check::dtype("correct_count", "result", out, DType::i64);
-  kernels(logits).correct_count(logits, targets, out);
-}
-
 Tensor correct_count(const Tensor& logits, const Tensor& targets) {
   check_targets("correct_count", logits, targets);
   if (logits.numel() == 0) return Tensor::zeros({}, {DType::i64, logits.device()});
   Tensor out = Tensor::empty({}, {DType::i64, logits.device()});
-  ops::correct_count_into(out, logits, targets);
+  kernels(logits).correct_count(logits, targets, out);
   return out;
 }
 

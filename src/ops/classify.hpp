@@ -3,9 +3,10 @@
 
 namespace cuttle::ops {
 
-/// cross_entropy() and correct_count() with their results in `out`, a scalar of the result's dtype on the device of the
-/// logits, whose contents and history are replaced: several figures can lie side by side and be read at once.
-void cross_entropy_into(Tensor& out, const Tensor& logits, const Tensor& targets, CrossEntropyOptions options);
-void correct_count_into(const Tensor& out, const Tensor& logits, const Tensor& targets);
+/// cross_entropy() and correct_count() in one pass, with their results in scalars of the results' dtypes on the device
+/// of the logits, whose contents and history are replaced: several figures can lie side by side and be read at once.
+/// `correct` may be undefined.
+void cross_entropy_into(Tensor& loss, const Tensor& logits, const Tensor& targets, CrossEntropyOptions options,
+                        const Tensor& correct = {});
 
 }  // namespace cuttle::ops

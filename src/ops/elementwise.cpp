@@ -1,3 +1,5 @@
+#include "ops/elementwise.hpp"
+
 #include <fmt/format.h>
 
 #include <limits>
@@ -66,6 +68,7 @@ Tensor addend(const char* op, const Tensor& a, const Tensor& b) {
 Tensor relu(const Tensor& x) { return clamped("relu", kNoCeiling, x); }
 Tensor relu_(Tensor x) { return clamped_in_place("relu_", kNoCeiling, std::move(x)); }
 Tensor relu6(const Tensor& x) { return clamped("relu6", 6, x); }
+Tensor ops::clamp_(Tensor x, double ceiling) { return clamped_in_place("relu_", ceiling, std::move(x)); }
 Tensor relu6_(Tensor x) { return clamped_in_place("relu6_", 6, std::move(x)); }
 
 Tensor add(const Tensor& a, const Tensor& b) {

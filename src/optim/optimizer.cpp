@@ -159,7 +159,6 @@ void Optimizer::step(const Tensor& factor) {
   }
   for (Group& group : groups) {
     group.factor = factor;
-    kernels(group.step).increment(group.step, factor);
     update(group);
     for (std::size_t i = 0; i < group.params.size(); ++i) {
       autograd::mark_changed(name_, group.params[i]);

@@ -72,8 +72,7 @@ void add_gradients(nn::Module& module, const Window& window, double label_smooth
     const data::Batch batch = window.load(b);
     const Tensor logits = module(batch.images);
     Tensor loss = figures.loss(b);
-    ops::cross_entropy_into(loss, logits, batch.labels, options);
-    ops::correct_count_into(figures.correct(b), logits, batch.labels);
+    ops::cross_entropy_into(loss, logits, batch.labels, options, figures.correct(b));
     loss.backward(start);
   }
 }

@@ -80,14 +80,10 @@ void Stepper::queue(const Window& window) {
   for (const Tensor& p : optimizer_.parameters()) {
     if (const Tensor g = p.grad(); g.defined() && g.numel() > 0) grads.push_back(g);
   }
-  const Kernels& k = kernels(figures_.norm);
-  if (grads.empty()) {
-    figures_.norm.fill_(0);
-  } else {
-    k.global_norm(grads, figures_.norm);
-  }
-  k.gradient_factor(figures_.norm, figures_.scale, figures_.counts, options_.clip_grad_norm,
-                    options_.scale_loss ? Kernels::LossScaleRule() : kStopAtOverflow, figures_.factor);
+  const Kernels::LossScaleRule rule = options_.scale_loss ? Kernels::LossScaleRule() : kStopAtOverflow;
+  kernels(figures_.norm)
+      .gradient_factor(grads, figures_.norm, figures_.scale, figures_.counts, options_.clip_grad_norm, rule,
+                       figures_.factor);
   optimizer_.step(figures_.factor);
 }
 

@@ -29,15 +29,16 @@ Tensor targets_of(Size size) {
 }
 
 struct Loss {
-  Tensor loss, log_sum_exp, gradient;
+  Tensor loss, log_sum_exp, gradient, correct;
 };
 
 /// The gradient is that of 3 * loss.
 Loss cross_entropy_of(const Kernels& k, const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options,
                       const Tensor& gradient) {
   const TensorOptions wide{logits.dtype() == DType::f64 ? DType::f64 : DType::f32, logits.device()};
-  Loss result{Tensor::full({}, 77, wide), Tensor::full({logits.size(0)}, 77, wide), gradient};
-  k.cross_entropy(logits, targets, options, result.loss, result.log_sum_exp);
+  Loss result{Tensor::full({}, 77, wide), Tensor::full({logits.size(0)}, 77, wide), gradient,
+              Tensor::full({}, 77, {DType::i64, logits.device()})};
+  k.cross_entropy(logits, targets, options, result.loss, result.log_sum_exp, result.correct);
   k.cross_entropy_backward(Tensor::scalar(3, wide), logits, targets, result.log_sum_exp, options, gradient);
   return result;
 }
@@ -106,6 +107,7 @@ TEST_CASE("cuda: cross-entropy and its gradient are right with smoothing, mean a
         const Loss loss = on_gpu_of(there, upload(targets, v.offset), options, v.offset);
         CHECK(excess(loss.loss, from(exact.loss)) <= 1);
         CHECK(excess(loss.log_sum_exp, from(exact.log_sum_exp)) <= 1);
+        CHECK(loss.correct.item<std::int64_t>() == exact.correct.item<std::int64_t>());
         // Probabilities less targets cancel (to nothing where there is one class): errors are a fraction of 1, not of
         // them.
         const double one = options.reduction == Reduction::mean ? 3.0 / static_cast<double>(size.rows) : 3;
@@ -164,6 +166,11 @@ TEST_CASE("cuda: correct_count is the CPU's: the first of equals wins, NaN above
       on_gpu().correct_count(upload(logits, v.offset), upload(labels, v.offset), out);
       CHECK(expected.item<std::int64_t>() >= (size.rows + 1) / 2);
       CHECK(out.item<std::int64_t>() == expected.item<std::int64_t>());
+      const Tensor loss = output({}, DType::f32), lse = output({size.rows}, DType::f32),
+                   beside = output({}, DType::i64);
+      on_gpu().cross_entropy(upload(logits, v.offset), upload(labels, v.offset), {}, loss, lse, beside);
+      CHECK(beside.item<std::int64_t>() == expected.item<std::int64_t>());
+      on_gpu().cross_entropy(upload(logits, v.offset), upload(labels, v.offset), {}, loss, lse, {});
     }
   }
   const Tensor logits = tensor<float>({1, 2, 3, 1, 2, 3}, {2, 3}).to(gpu()), out = output({}, DType::i64);

@@ -93,14 +93,12 @@ template <class Step> void check_steps(std::size_t states, Step step) {
   for (unsigned t = 0; t < 5; ++t) {
     CAPTURE(t);
     const Twins grads(1000 * (t + 1), true);
-    cpu().increment(count.host, factors[t].host);
-    on_gpu().increment(count.device, factors[t].device);
-    CHECK(count.device.item<std::int64_t>() == count.host.item<std::int64_t>());
     step(cpu(), Kernels::Update{params.exact, grads.exact, {}, decay, lr.host, count.host, factors[t].host},
          lists(false));
     step(on_gpu(),
          Kernels::Update{params.narrow, grads.narrow, copies, decay, lr.device, count.device, factors[t].device},
          lists(true));
+    CHECK(count.device.item<std::int64_t>() == count.host.item<std::int64_t>());
     params.check();
     for (const Twins& s : state) s.check();
     check_copies(params, copies);
@@ -136,11 +134,12 @@ TEST_CASE("cuda: a skipped step leaves every byte as it was, and the first sgd_s
       grad{Tensor::full({9}, 2, {.device = gpu()})}, buffer{Tensor::full({9}, kNan, {.device = gpu()})},
       copy{Tensor::full({9}, 5, {.dtype = DType::f16, .device = gpu()})};
   const std::vector<double> decay{0};
-  const Scalar lr(0.5, DType::f32), step(1, DType::i64), bad(kNan, DType::f32);
+  const Scalar lr(0.5, DType::f32), step(0, DType::i64), bad(kNan, DType::f32);
   on_gpu().sgd_step({param, grad, copy, decay, lr.device, step.device, bad.device}, buffer, {0.9, 0, false});
   CHECK(from(param[0]) == Values(9, 1));
   CHECK(from(copy[0]) == Values(9, 5));
   CHECK(std::isnan(from(buffer[0])[0]));
+  CHECK(step.device.item<std::int64_t>() == 0);
   on_gpu().sgd_step({param, grad, copy, decay, lr.device, step.device, {}}, buffer, {0.9, 0, false});
   CHECK(from(param[0]) == Values(9, 0));
   CHECK(from(copy[0]) == Values(9, 0));
@@ -175,24 +174,29 @@ TEST_CASE("cuda: global_norm and clip_by_norm equal the CPU's over hundreds of t
 
 TEST_CASE("cuda: the factor of the gradients and the loss scale equal the CPU's") {
   const Kernels::LossScaleRule rule{.interval = 2, .least = 4, .most = 64};
-  const Scalar scale(16, DType::f32), factor(0, DType::f32);
+  const Scalar scale(16, DType::f32), factor(0, DType::f32), norm(0, DType::f32);
   const Tensor counts_host = Tensor::zeros({2}, {DType::i64}), counts = Tensor::zeros({2}, {DType::i64, gpu()});
   const double norms[] = {80, 80, 8000, 1, 1, kInf, kNan, 3, kInf, kInf, kInf, kInf, 5, 5, 5};
   for (const double max_norm : {0.0, 2.0}) {
     for (const double value : norms) {
       CAPTURE(value);
-      const Scalar norm(value, DType::f32);
-      cpu().gradient_factor(norm.host, scale.host, counts_host, max_norm, rule, factor.host);
-      on_gpu().gradient_factor(norm.device, scale.device, counts, max_norm, rule, factor.device);
+      const std::vector<Tensor> grads{Tensor::full({1}, value)}, grads_there{grads[0].to(gpu())};
+      cpu().gradient_factor(grads, norm.host, scale.host, counts_host, max_norm, rule, factor.host);
+      on_gpu().gradient_factor(grads_there, norm.device, scale.device, counts, max_norm, rule, factor.device);
       CHECK(scale.device.item<double>() == scale.host.item<double>());
       CHECK(counts.to_vector<std::int64_t>() == counts_host.to_vector<std::int64_t>());
       const Tensor wanted[] = {norm.host, factor.host}, found[] = {norm.device, factor.device};
       for (int i = 0; i < 2; ++i) CHECK(error_of(from(found[i]), from(wanted[i]), 1) < 1e-6);
     }
   }
-  const Scalar norm(5, DType::f32);
-  on_gpu().gradient_factor(norm.device, {}, {}, 1, rule, factor.device);
-  CHECK(factor.device.item<double>() == doctest::Approx(1 / (5 + 1e-6)));
+  const std::vector<Tensor> grads{Tensor::full({1000}, 3, {.device = gpu()}), Tensor::full({7}, 4, {.device = gpu()})};
+  const double exact = std::sqrt(9112.0);
+  on_gpu().gradient_factor(grads, norm.device, {}, {}, 1, rule, factor.device);
+  CHECK(norm.device.item<double>() == doctest::Approx(exact).epsilon(1e-6));
+  CHECK(factor.device.item<double>() == doctest::Approx(1 / (exact + 1e-6)).epsilon(1e-6));
+  on_gpu().gradient_factor({}, norm.device, {}, {}, 1, rule, factor.device);
+  CHECK(norm.device.item<double>() == 0);
+  CHECK(factor.device.item<double>() == 1);
 }
 
 TEST_CASE("cuda: a recorded optimizer step reads rate, count and factor at each replay") {
@@ -203,7 +207,6 @@ TEST_CASE("cuda: a recorded optimizer step reads rate, count and factor at each 
                factor = Tensor::full({}, 1, {.device = gpu()}), norm = output({}, DType::f32);
   const auto work = [&] {
     on_gpu().global_norm(grad, norm);
-    on_gpu().increment(step, factor);
     on_gpu().sgd_step({param, grad, {}, decay, lr, step, factor}, {}, {0, 0, false});
   };
   work();

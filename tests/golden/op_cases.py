@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 OPS = {
-    "conv2d": lambda i, o: F.conv2d(
-        i["x"], i["weight"], i.get("bias"), o["stride"], o["padding"], o["dilation"], o["groups"]
+    "conv2d": lambda i, o: activated(
+        F.conv2d(i["x"], i["weight"], i.get("bias"), o["stride"], o["padding"], o["dilation"], o["groups"]), i, o
     ),
-    "linear": lambda i, o: F.linear(i["x"], i["weight"], i.get("bias")),
+    "linear": lambda i, o: activated(F.linear(i["x"], i["weight"], i.get("bias")), i, o),
     "max_pool2d": lambda i, o: F.max_pool2d(
         i["x"], o["kernel"], o["stride"], o["padding"], o["dilation"], o["ceil_mode"]
     ),
@@ -50,6 +50,11 @@ def batch_norm(i, o):
         o["momentum"],
         o["eps"],
     )
+    return activated(y, i, o)
+
+
+def activated(y, i, o):
+    """What may follow an op in the same call."""
     if "residual" in i:
         y = y + i["residual"]
     return {"relu": F.relu, "relu6": F.relu6}[o["then"]](y) if "then" in o else y
@@ -66,12 +71,16 @@ def case(name, op, inputs, **options):
     return {"name": f"{op}: {name}", "op": op, "options": options, "smooth": smooth, "inputs": inputs}
 
 
-def conv(name, x, filters, kernel, bias=True, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
-    inputs = [tensor("x", x, 11), tensor("weight", (filters, x[1] // groups, *kernel), 12)]
+def conv(name, x, filters, kernel, bias=True, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, residual=None,
+         then=None, **how):
+    """`residual` is the result's shape; `how` is about the weight."""
+    inputs = [tensor("x", x, 11), tensor("weight", (filters, x[1] // groups, *kernel), 12, **how)]
     if bias:
         inputs.append(tensor("bias", (filters,), 13))
+    if residual:
+        inputs.append(tensor("residual", residual, 14))
     options = {"stride": list(stride), "padding": list(padding), "dilation": list(dilation), "groups": groups}
-    return case(name, "conv2d", inputs, **options)
+    return case(name, "conv2d", inputs, **options, **({"then": then} if then else {}))
 
 
 def conv_cases():
@@ -107,15 +116,23 @@ def conv_cases():
         conv("many channels", (2, 67, 9, 10), 130, (3, 3), padding=(1, 1)),
         conv("a large image", (1, 3, 61, 67), 11, (3, 3), padding=(1, 1)),
         conv("batch 37", (37, 2, 6, 6), 3, (3, 3), padding=(1, 1)),
+        conv("relu", (3, 4, 7, 6), 5, (3, 3), padding=(1, 1), then="relu"),
+        conv("relu, no bias, stride 2", (2, 3, 9, 8), 6, (3, 3), bias=False, stride=(2, 2), then="relu"),
+        conv("relu, depthwise", (2, 5, 6, 7), 5, (3, 3), padding=(1, 1), groups=5, then="relu"),
+        conv("relu6, some above", (2, 4, 6, 5), 7, (3, 3), then="relu6", scale=5.0),
+        conv("residual", (2, 3, 5, 6), 4, (1, 1), residual=(2, 4, 5, 6)),
+        conv("residual, relu", (2, 3, 5, 6), 4, (3, 3), padding=(1, 1), residual=(2, 4, 5, 6), then="relu"),
     ]
 
 
 def linear_cases():
-    def linear(name, x, outputs, bias=True):
-        inputs = [tensor("x", x, 21), tensor("weight", (outputs, x[-1]), 22)]
+    def linear(name, x, outputs, bias=True, residual=False, then=None, **how):
+        inputs = [tensor("x", x, 21), tensor("weight", (outputs, x[-1]), 22, **how)]
         if bias:
             inputs.append(tensor("bias", (outputs,), 23))
-        return case(name, "linear", inputs)
+        if residual:
+            inputs.append(tensor("residual", (*x[:-1], outputs), 24))
+        return case(name, "linear", inputs, **({"then": then} if then else {}))
 
     return [
         linear("7 to 3, batch 5", (5, 7), 3),
@@ -126,6 +143,11 @@ def linear_cases():
         linear("rank 3", (2, 3, 5), 4),
         linear("rank 1", (5,), 4),
         linear("wide", (33, 400), 120),
+        linear("relu", (9, 12), 7, then="relu"),
+        linear("relu, no bias", (6, 11), 5, bias=False, then="relu"),
+        linear("relu, rank 3", (2, 4, 7), 5, then="relu"),
+        linear("relu6, some above", (8, 16), 9, then="relu6", scale=6.0),
+        linear("residual, relu, rank 3", (3, 2, 6), 5, residual=True, then="relu"),
     ]
 
 

@@ -62,10 +62,16 @@ inline Tensor optional_input(const Inputs& inputs, const std::string& name) {
   return found == inputs.end() ? Tensor() : found->second;
 }
 
+inline Activation activation_from(const Inputs& in, const Json& o) {
+  Activation then{.residual = optional_input(in, "residual"), .relu = o.contains("then")};
+  if (o.value("then", "") == "relu6") then.ceiling = 6;
+  return then;
+}
+
 inline Tensor run_conv2d(const Inputs& in, const Json& o) {
   const Conv2dOptions options{size2_from(o.at("stride")), size2_from(o.at("padding")), size2_from(o.at("dilation")),
                               o.at("groups").get<std::int64_t>()};
-  return conv2d(in.at("x"), in.at("weight"), optional_input(in, "bias"), options);
+  return conv2d(in.at("x"), in.at("weight"), optional_input(in, "bias"), options, activation_from(in, o));
 }
 
 inline Pool2dOptions pool_options(const Json& o) {
@@ -80,11 +86,14 @@ inline Pool2dOptions pool_options(const Json& o) {
 }
 
 inline Tensor run_batch_norm2d(const Inputs& in, const Json& o) {
-  Activation then{.residual = optional_input(in, "residual"), .relu = o.contains("then")};
-  if (o.value("then", "") == "relu6") then.ceiling = 6;
   return batch_norm2d(in.at("x"), optional_input(in, "weight"), optional_input(in, "bias"),
                       optional_input(in, "running_mean"), optional_input(in, "running_var"),
-                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")}, then);
+                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")},
+                      activation_from(in, o));
+}
+
+inline Tensor run_linear(const Inputs& in, const Json& o) {
+  return linear(in.at("x"), in.at("weight"), optional_input(in, "bias"), activation_from(in, o));
 }
 
 inline Tensor run_cross_entropy(const Inputs& in, const Json& o) {
@@ -105,7 +114,7 @@ inline Tensor run_op(const std::string& op, const Inputs& in, const Json& o) {
   using Run = std::function<Tensor(const Inputs&, const Json&)>;
   static const std::map<std::string, Run> ops{
       {"conv2d", run_conv2d},
-      {"linear", [](auto& in, auto&) { return linear(in.at("x"), in.at("weight"), optional_input(in, "bias")); }},
+      {"linear", run_linear},
       {"max_pool2d", [](auto& in, auto& o) { return max_pool2d(in.at("x"), pool_options(o)); }},
       {"avg_pool2d", [](auto& in, auto& o) { return avg_pool2d(in.at("x"), pool_options(o)); }},
       {"adaptive_avg_pool2d",
