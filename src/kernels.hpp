@@ -76,8 +76,8 @@ struct Kernels {
   Slot<void(const Tensor& dy, const Tensor& db, bool accumulate)> bias_backward{"bias_backward"};
   /// Of y = relu(... + bias), in one pass: dx = dy where y > 0 (or y is NaN), else 0; db as bias_backward of dx. dx may
   /// be dy.
-  Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx, const Tensor& db, bool accumulate)>
-      bias_relu_backward{"bias_relu_backward"};
+  Slot<void(const Tensor& y, const Tensor& dy, const Tensor& dx, const Tensor& db, bool accumulate)> bias_relu_backward{
+      "bias_relu_backward"};
 
   // Linear: x[M,I], w[O,I], y[M,O]; `relu` as above.
   Slot<void(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, const Tensor& y)> linear{"linear"};
@@ -108,11 +108,11 @@ struct Kernels {
       batch_norm_eval{"batch_norm_eval"};
   /// y is undefined unless act.relu; act.residual is not given, only whether one was `added` (without it the clamp may
   /// be told from x). d_residual (undefined where none is wanted; may be dy) receives dy behind the clamp. d_weight and
-  /// d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where dy2 is defined.
+  /// d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where
+  /// dy2 is defined: then d_residual is too, and may be dy or dy2; dx may be dy2 if d_residual is not.
   Slot<void(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y, const Tensor& weight,
             const Tensor& bias, const Tensor& mean, const Tensor& inv_std, const Activation& act, bool added,
-            const Tensor& dx,
-            const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
+            const Tensor& dx, const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
       batch_norm_train_backward{"batch_norm_train_backward"};
   /// Of batch_norm_eval: mean and inv_std are constants. dx, d_residual, d_weight, d_bias may each be undefined.
   Slot<void(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& running_mean,

@@ -120,23 +120,23 @@ void check_train(const Variant& v, const Shape& shape, const Then& then) {
   const Tensor clamped_exact = then.relu ? y.to(kCpu).to(DType::f64) : Tensor(), clamped = then.relu ? y : Tensor();
   const Activation act{{}, then.relu, then.ceiling};
   const Backward expected(x.exact, DType::f64, v, then.residual);
-  cpu().batch_norm_train_backward(dy.exact, x.exact, clamped_exact, c.weight.exact, c.bias.exact, mean_exact,
+  cpu().batch_norm_train_backward(dy.exact, {}, x.exact, clamped_exact, c.weight.exact, c.bias.exact, mean_exact,
                                   spread_exact, act, then.residual, expected.dx, expected.d_residual, expected.d_weight,
                                   expected.d_bias);
   const double scale = dx_scale(dy.exact, c.weight.exact, spread_exact);
   Backward actual(x.narrow, DType::f32, v, then.residual);
-  on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread, act,
-                                     then.residual, actual.dx, actual.d_residual, actual.d_weight, actual.d_bias);
+  on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
+                                     act, then.residual, actual.dx, actual.d_residual, actual.d_weight, actual.d_bias);
   check_backward(actual, expected, scale);
   if (!then.residual) return;
   // d_residual in dy's place; and nobody wants it.
   Backward in_place(x.narrow, DType::f32, v, false), unwanted(x.narrow, DType::f32, v, false);
-  on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread, act,
-                                     true, unwanted.dx, {}, unwanted.d_weight, unwanted.d_bias);
+  on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
+                                     act, true, unwanted.dx, {}, unwanted.d_weight, unwanted.d_bias);
   check_backward(unwanted, expected, scale);
   in_place.d_residual = dy.narrow;
-  on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread, act,
-                                     true, in_place.dx, in_place.d_residual, in_place.d_weight, in_place.d_bias);
+  on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
+                                     act, true, in_place.dx, in_place.d_residual, in_place.d_weight, in_place.d_bias);
   check_backward(in_place, expected, scale);
 }
 
@@ -228,9 +228,9 @@ TEST_CASE("cuda: batch norm works with no weight, bias or running statistics, an
     on_gpu().batch_norm_train(x.narrow, {}, {}, {}, {}, {}, {}, relu, y, mean, spread);
     check_close(y, y_exact);
     const Tensor dx = output(shape, v.dtype, layout), dx_exact = exact_output(x.exact);
-    cpu().batch_norm_train_backward(dy.exact, x.exact, y.to(kCpu).to(DType::f64), {}, {}, mean_exact, spread_exact,
+    cpu().batch_norm_train_backward(dy.exact, {}, x.exact, y.to(kCpu).to(DType::f64), {}, {}, mean_exact, spread_exact,
                                     relu, false, dx_exact, {}, {}, {});
-    on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, y, {}, {}, mean, spread, relu, false, dx, {}, {}, {});
+    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, y, {}, {}, mean, spread, relu, false, dx, {}, {}, {});
     check_close(dx, dx_exact);
 
     const Tensor d_bias = output({8}, DType::f32), d_bias_exact = Tensor::empty({8}, {DType::f64});
@@ -264,7 +264,7 @@ TEST_CASE("cuda: batch norm gives the same bits every time, and a recorded one a
                batches = Tensor::zeros({}, {DType::i64, gpu()});
   const auto work = [&] {
     on_gpu().batch_norm_train(x.narrow, c.weight.narrow, c.bias.narrow, {}, {}, batches, {}, relu, y, mean, spread);
-    on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, y, c.weight.narrow, c.bias.narrow, mean, spread, relu,
+    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, y, c.weight.narrow, c.bias.narrow, mean, spread, relu,
                                        false, dx, {}, d_weight, d_bias);
   };
   const auto results = [&] {
