@@ -34,11 +34,11 @@ void batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   forward({x, weight, bias, running_mean, running_var, eps, act, y});
 }
 
-void batch_norm_train_backward(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight,
-                               const Tensor& bias, const Tensor& mean, const Tensor& inv_std, const Activation& act,
-                               bool added, const Tensor& dx, const Tensor& d_residual, const Tensor& d_weight,
-                               const Tensor& d_bias) {
-  backward({dy, x, y, weight, bias, mean, inv_std, false, 0, act, !added, dx, d_residual, d_weight, d_bias});
+void batch_norm_train_backward(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y,
+                               const Tensor& weight, const Tensor& bias, const Tensor& mean, const Tensor& inv_std,
+                               const Activation& act, bool added, const Tensor& dx, const Tensor& d_residual,
+                               const Tensor& d_weight, const Tensor& d_bias) {
+  backward({dy, x, y, weight, bias, mean, inv_std, false, 0, act, !added, dx, d_residual, d_weight, d_bias, dy2});
 }
 
 void batch_norm_eval_backward(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight,

@@ -24,6 +24,7 @@ struct NormBackward {
   const Activation& act;
   bool clamp_from_x;  ///< y depends on x alone, so that the clamp can be told without reading y
   const Tensor &dx, &d_residual, &d_weight, &d_bias;
+  Tensor dy2 = {};  ///< to be added to dy, rounded as the add kernel rounds; only with d_residual
 };
 
 void norm_forward_nhwc(const NormForward& call);

@@ -53,23 +53,25 @@ struct GradientSums {
   }
 };
 
-/// First pass: d_residual (may be null, may be dy) and the sums.
-template <class T, int V, Clamp kClamp>
+/// First pass: d_residual (may be null, may be dy or dy2) and the sums. kTwo: the gradient is dy + dy2.
+template <class T, int V, Clamp kClamp, bool kTwo>
 __global__ void __launch_bounds__(kThreads, kBlocksEach)
-    sums_kernel(const T* dy, const T* x, const T* y, T* d_residual, NormMatrix m, float ceiling, float* partials,
-                unsigned* counters, GradientSums out) {
+    sums_kernel(const T* dy, const T* dy2, const T* x, const T* y, T* d_residual, NormMatrix m, float ceiling,
+                float* partials, unsigned* counters, GradientSums out) {
   __shared__ alignas(16) char shared[kNormShared<V>];
   const NormPlace<V> at(m);
   float sums[2 * V] = {};
   if (at.active) {
     const ChannelRegisters<V> channel(out.constants, at.channel);
-    const auto take = [&](const Vec<T, V>& g, const Vec<T, V>& in, const Vec<T, V>& output, std::int64_t place) {
+    const auto take = [&](const Vec<T, V>& g, const Vec<T, V>& g2, const Vec<T, V>& in, const Vec<T, V>& output,
+                          std::int64_t place) {
       Vec<T, V> behind;
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const float value = static_cast<float>(in.at[j]);
-        const float gradient =
-            behind_clamp<kClamp>(static_cast<float>(g.at[j]), value, output.at[j], channel, j, ceiling);
+        float given = static_cast<float>(g.at[j]);
+        if constexpr (kTwo) given = static_cast<float>(T(given + static_cast<float>(g2.at[j])));  // as add would
+        const float gradient = behind_clamp<kClamp>(given, value, output.at[j], channel, j, ceiling);
         sums[j] += gradient;
         sums[V + j] += gradient * (value - channel.mean[j]);
         behind.at[j] = T(gradient);
@@ -78,21 +80,23 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
     };
     std::int64_t row = at.begin + at.row, place = row * m.channels + at.channel;
     for (; row + (kAtOnce - 1) * m.height < at.end; row += kAtOnce * m.height, place += kAtOnce * at.stride) {
-      Vec<T, V> g[kAtOnce], in[kAtOnce], output[kAtOnce];
+      Vec<T, V> g[kAtOnce], g2[kAtOnce], in[kAtOnce], output[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         g[k] = load<V>(dy + place + k * at.stride);
+        if constexpr (kTwo) g2[k] = load<V>(dy2 + place + k * at.stride);
         in[k] = load<V>(x + place + k * at.stride);
         if constexpr (kClamp == Clamp::from_y) output[k] = load<V>(y + place + k * at.stride);
       }
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) take(g[k], in[k], output[k], place + k * at.stride);
+      for (int k = 0; k < kAtOnce; ++k) take(g[k], g2[k], in[k], output[k], place + k * at.stride);
     }
     for (; row < at.end; row += m.height, place += at.stride) {
       const Vec<T, V> g = load<V>(dy + place), in = load<V>(x + place);
-      Vec<T, V> output;
+      Vec<T, V> g2, output;
+      if constexpr (kTwo) g2 = load<V>(dy2 + place);
       if constexpr (kClamp == Clamp::from_y) output = load<V>(y + place);
-      take(g, in, output, place);
+      take(g, g2, in, output, place);
     }
   }
   store_partials<V>(m, at, sums, reinterpret_cast<float*>(shared), partials);
@@ -165,7 +169,7 @@ void norm_backward_nhwc(const NormBackward& call) {
   const auto ceiling = static_cast<float>(call.act.ceiling);
   const Clamp clamp = !call.act.relu ? Clamp::none : call.clamp_from_x ? Clamp::from_x : Clamp::from_y;
   dispatch_channels(
-      call.x, {&call.dy, &call.x, &call.y, &call.dx, &call.d_residual},
+      call.x, {&call.dy, &call.dy2, &call.x, &call.y, &call.dx, &call.d_residual},
       [&]<class T, int V>(T, std::integral_constant<int, V>) {
         const auto [matrix, blocks] = norm_grid(c, call.x, V, kBlocksEach);
         const std::int64_t factor_count = std::int64_t{2} * matrix.channels;
@@ -173,11 +177,13 @@ void norm_backward_nhwc(const NormBackward& call) {
                      factors = norm_scratch(call.x, factor_count);
         const GradientSums sums{constants, call.constant_statistics, pointer_or_null<float>(call.d_weight),
                                 pointer_or_null<float>(call.d_bias), pointer<float>(factors)};
-        const T *dy = pointer<T>(call.dy), *x = pointer<T>(call.x), *y = pointer_or_null<T>(call.y);
+        const T *dy = pointer<T>(call.dy), *dy2 = pointer_or_null<T>(call.dy2), *x = pointer<T>(call.x),
+                *y = pointer_or_null<T>(call.y);
         T* d_residual = pointer_or_null<T>(call.d_residual);
         dispatch_clamp(clamp, [&]<Clamp kClamp>(std::integral_constant<Clamp, kClamp>) {
-          sums_kernel<T, V, kClamp><<<blocks, kThreads, 0, c.stream()>>>(
-              dy, x, y, d_residual, matrix, ceiling, pointer<float>(partials), block_counters(c, blocks.x), sums);
+          const auto kernel = dy2 ? sums_kernel<T, V, kClamp, true> : sums_kernel<T, V, kClamp, false>;
+          kernel<<<blocks, kThreads, 0, c.stream()>>>(dy, dy2, x, y, d_residual, matrix, ceiling,
+                                                      pointer<float>(partials), block_counters(c, blocks.x), sums);
           CUTTLE_LAUNCHED("batch norm backward sums");
         });
         if (!call.dx.defined()) return;

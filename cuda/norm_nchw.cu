@@ -93,11 +93,12 @@ struct BackwardPointers {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(const T* dy, const T* x, const T* y, T* dx, T* d_residual, ChannelView view, BackwardPointers p) {
+__global__ void __launch_bounds__(kThreads) backward_kernel(const T* dy, const T* dy2, const T* x, const T* y, T* dx,
+                                                            T* d_residual, ChannelView view, BackwardPointers p) {
   __shared__ double shared[2 * kThreads];
   const auto gradient_at = [&](std::int64_t place) {
-    const float gradient = static_cast<float>(dy[place]);
+    float gradient = static_cast<float>(dy[place]);
+    if (dy2) gradient = static_cast<float>(T(gradient + static_cast<float>(dy2[place])));
     if (!p.relu) return gradient;
     const float output = static_cast<float>(y[place]);
     return output <= 0 || output >= p.ceiling ? 0.0f : gradient;  // NaN passes
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
       const std::int64_t place = view.place(i, channel);
       const float gradient = gradient_at(place);
       if (dx) dx[place] = T(gradient * dy_scale + ((static_cast<float>(x[place]) - mean) * x_scale + added));
-      if (d_residual) d_residual[place] = T(gradient);  // last: it may be dy
+      if (d_residual) d_residual[place] = T(gradient);  // behind all reads of this place: it may be dy
     }
   }
 }
@@ -175,8 +176,8 @@ void norm_backward_nchw(const NormBackward& call) {
   const ChannelView view = view_of(call.x);
   dispatch_floating("batch_norm2d backward", call.x, [&]<class T>(T) {
     backward_kernel<<<blocks_of(view), kThreads, 0, context(call.x).stream()>>>(
-        pointer<T>(call.dy), pointer<T>(call.x), pointer_or_null<T>(call.y), pointer_or_null<T>(call.dx),
-        pointer_or_null<T>(call.d_residual), view, p);
+        pointer<T>(call.dy), pointer_or_null<T>(call.dy2), pointer<T>(call.x), pointer_or_null<T>(call.y),
+        pointer_or_null<T>(call.dx), pointer_or_null<T>(call.d_residual), view, p);
   });
   CUTTLE_LAUNCHED("batch norm backward (NCHW)");
 }

@@ -108,7 +108,8 @@ struct Kernels {
       batch_norm_eval{"batch_norm_eval"};
   /// y is undefined unless act.relu; act.residual is not given, only whether one was `added` (without it the clamp may
   /// be told from x). d_residual (undefined where none is wanted; may be dy) receives dy behind the clamp. d_weight and
-  /// d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where dy2 is defined.
+  /// d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where
+  /// dy2 is defined: then d_residual is too, and may be dy or dy2; dx may be dy2 if d_residual is not.
   Slot<void(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y, const Tensor& weight,
             const Tensor& bias, const Tensor& mean, const Tensor& inv_std, const Activation& act, bool added,
             const Tensor& dx, const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>

@@ -125,7 +125,7 @@ template <class T> void check_train(const Shape& shape, Layout layout) {
 
   const Gradients expected = train_gradients(shape, x, dy, c.weight, kEps);
   const Tensor dx = unwritten<T>(shape, layout), d_weight = unwritten<T>({channels}), d_bias = unwritten<T>({channels});
-  cpu().batch_norm_train_backward(tensor<T>(dy, shape, layout), tx, {}, weight, {}, batch_mean, batch_inv_std, {},
+  cpu().batch_norm_train_backward(tensor<T>(dy, shape, layout), {}, tx, {}, weight, {}, batch_mean, batch_inv_std, {},
                                   false, dx, {}, d_weight, d_bias);
   // The terms of dx may cancel: in a channel of two values they always do.
   const double dx_scale = largest(scaled(shape, dy, times(c.weight, inv_std), Values(c.weight.size())));
@@ -197,7 +197,7 @@ TEST_CASE("batch_norm works with no weight, bias or running statistics, and leav
                dx = unwritten<float>(shape), batch_mean = unwritten<float>({4}), batch_inv_std = unwritten<float>({4});
   cpu().batch_norm_train(tx, {}, {}, {}, {}, {}, {}, {}, y, batch_mean, batch_inv_std);
   CHECK(error_of(values<float>(y), normalized(shape, x, mean, inv_std)) < 2e-6);
-  cpu().batch_norm_train_backward(tdy, tx, {}, {}, {}, batch_mean, batch_inv_std, {}, false, dx, {}, {}, {});
+  cpu().batch_norm_train_backward(tdy, {}, tx, {}, {}, {}, batch_mean, batch_inv_std, {}, false, dx, {}, {}, {});
   CHECK(error_of(values<float>(dx), train_gradients(shape, x, dy, one, 1e-5).dx) < 4e-6);
 
   const Tensor running_mean = tensor<float>(Values(4, 0.5), {4}), running_var = tensor<float>(Values(4, 4), {4});
@@ -218,7 +218,7 @@ TEST_CASE("batch_norm gives the same bits for any number of threads") {
     const Tensor y = unwritten<float>(shape), dx = unwritten<float>(shape), mean = unwritten<float>({24}),
                  inv_std = unwritten<float>({24}), d_weight = unwritten<float>({24}), d_bias = unwritten<float>({24});
     cpu().batch_norm_train(x, {}, {}, {}, {}, {}, {}, {}, y, mean, inv_std);
-    cpu().batch_norm_train_backward(dy, x, {}, {}, {}, mean, inv_std, {}, false, dx, {}, d_weight, d_bias);
+    cpu().batch_norm_train_backward(dy, {}, x, {}, {}, {}, mean, inv_std, {}, false, dx, {}, d_weight, d_bias);
     Values all;
     for (const Tensor& t : {y, dx, mean, inv_std, d_weight, d_bias}) {
       const Values part = values<float>(t);

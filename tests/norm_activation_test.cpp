@@ -2,6 +2,7 @@
 
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
+#include "cuttle/memory.hpp"
 #include "cuttle/nn.hpp"
 #include "support/formula.hpp"
 
@@ -60,6 +61,66 @@ TEST_CASE("batch_norm2d with an activation gives the bits of the ops one after t
       }
     }
   }
+}
+
+TEST_CASE("a batch norm whose output has several consumers gives the bits of one that gets the sum") {
+  using Use = Tensor (*)(const Tensor&);
+  const Use both = [](const Tensor&y) { return add(mul(y, 0.3), relu(y)); },
+            same = [](const Tensor&y) { return add(y, y); },
+            three = [](const Tensor&y) { return add(add(mul(y, 0.3), relu(y)), mul(y, -1.7)); },
+            shared = [](const Tensor&y) { return add(y, mul(y, 0.3)); },
+            views = [](const Tensor&y) { return mul(add(y.slice(0, 2), y.slice(1, 3)), 0.7); },
+            flat = [](const Tensor&y) { return add(y.reshape({-1}), mul(y, 0.3).reshape({-1})); };
+  for (const Use use : {both, same, three, shared, views, flat}) {
+    for (const Layout layout : {Layout::nhwc, Layout::nchw}) {
+      for (const bool with_residual : {true, false}) {
+        for (const bool with_relu : {true, false}) {
+          CAPTURE(with_residual);
+          CAPTURE(with_relu);
+          const Leaves two(layout), one(layout);
+          const auto normalize = [&](const Leaves& leaves) {
+            return leaves.normalize({with_residual ? leaves.residual : Tensor(), with_relu}, true);
+          };
+          const auto actual = two.gradients(use(normalize(two)));
+          // The product's node sums what its consumers give it.
+          CHECK(actual == one.gradients(use(mul(normalize(one), 1))));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("two gradients of a batch norm need no more memory than their sum, and an error drops both") {
+  memory::CachingAllocator& allocator = memory::allocator(kCpu);
+  const Shape shape{4, 16, 32, 32};
+  const Tensor x = formula_tensor(shape, {.seed = 1}).requires_grad_();
+  const Tensor residual = formula_tensor(shape, {.seed = 2}).requires_grad_();
+  const auto normalized = [&] { return batch_norm2d(x, {}, {}, {}, {}, {.training = true}, {residual, true}); };
+  const std::uint64_t before = allocator.stats().allocated_bytes;
+  {
+    const Tensor y = normalized();
+    const Tensor loss = sum(add(mul(y, 2), mul(y, 3)));
+    allocator.reset_peak_stats();
+    loss.backward();
+    // y, its sum and the products' sum; two gradients, in whose places those of x and the residual lie.
+    CHECK(allocator.stats().peak_allocated_bytes < before + 6 * x.nbytes());
+    CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("second time"), AutogradError);
+  }
+  CHECK(allocator.stats().allocated_bytes == before + 2 * x.nbytes());
+  const Floats expected = x.grad().to_vector<float>();
+  for (const Tensor* t : {&x, &residual}) Tensor(*t).set_grad({});
+  {
+    Tensor y = normalized();
+    const Tensor loss = sum(add(mul(y, 2), mul(y, 3)));
+    const NoGrad no_grad;
+    y.zero_();  // the backward needs it as it was
+    CHECK_THROWS_AS(loss.backward(), AutogradError);
+  }
+  CHECK_FALSE(x.grad().defined());
+  CHECK(allocator.stats().allocated_bytes == before);
+  const Tensor y = normalized();
+  sum(add(mul(y, 2), mul(y, 3))).backward();
+  CHECK(x.grad().to_vector<float>() == expected);
 }
 
 TEST_CASE("a residual of the other layout is converted and gets its gradient in its own") {

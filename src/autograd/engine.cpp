@@ -82,7 +82,7 @@ void run(const std::shared_ptr<Node>& root, Tensor gradient) {
   struct Cleanup {  // an op that throws leaves no half-summed gradient behind
     const std::vector<Node*>& nodes;
     ~Cleanup() {
-      for (Node* node : nodes) node->pending = {};
+      for (Node* node : nodes) node->pending = node->second = {};
     }
   } cleanup{all};
 
@@ -117,10 +117,18 @@ void Gradients::give(std::size_t i, Tensor g) {
   if (edge.leaf) {
     add_to_leaf(*edge.leaf, std::move(g));
   } else if (edge.node) {
-    Tensor& pending = edge.node->pending;
-    pending = pending.defined() ? sum_of(std::move(pending), std::move(g)) : std::move(g);
+    Node& to = *edge.node;
+    if (!to.pending.defined()) {
+      to.pending = std::move(g);
+    } else if (to.takes_two == TakesTwo::yes && to.missing == 1 && !to.second.defined()) {
+      to.second = std::move(g);  // the last one: an earlier one would wait in memory for those that follow
+    } else {
+      to.pending = sum_of(std::move(to.pending), std::move(g));
+    }
   }
 }
+
+Tensor Gradients::take_second() { return std::move(node_.second); }
 
 Tensor Gradients::accumulated(std::size_t i) const {
   const Node::Edge& edge = node_.inputs.at(i);

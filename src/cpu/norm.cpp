@@ -116,12 +116,15 @@ void apply_backward(const T* dy, const T* x, const BackwardAffine& affine, const
 
 /// With xhat = (x - mean) * inv_std and g = dy * weight * inv_std:
 /// dx = g - mean(g) - xhat * mean(g * xhat), d_weight = sum(dy * xhat), d_bias = sum(dy).
-void batch_norm_train_backward(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor&,
-                               const Tensor& mean, const Tensor& inv_std, const Activation& act, bool, const Tensor& dx,
-                               const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias) {
+void batch_norm_train_backward(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y,
+                               const Tensor& weight, const Tensor&, const Tensor& mean, const Tensor& inv_std,
+                               const Activation& act, bool, const Tensor& dx, const Tensor& d_residual,
+                               const Tensor& d_weight, const Tensor& d_bias) {
   const std::int64_t channels = x.size(1);
   const double count = per_channel_count(x);
-  const Tensor pixels = to_nhwc(x), gradient = to_nhwc(behind_clamp(dy, y, act, d_residual));
+  if (dy2.defined()) kernels(dy).add(dy, dy2, d_residual);
+  const Tensor pixels = to_nhwc(x),
+               gradient = to_nhwc(behind_clamp(dy2.defined() ? d_residual : dy, y, act, d_residual));
   const std::vector<double> deviation = channel_values(inv_std, channels, 1), w = channel_values(weight, channels, 1);
   BackwardAffine affine{product(w, deviation), channel_values(mean, channels, 0), {}, {}};
   const GradientSums sums = gradient_sums(gradient, pixels, affine.center);

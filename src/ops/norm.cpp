@@ -26,6 +26,11 @@ void give_if(Gradients& in, std::size_t i, Tensor g) {
 
 Saved saved_if(const Tensor& t, bool wanted) { return t.defined() && wanted ? Saved(t) : Saved(); }
 
+/// Where a kernel may put dy + dy2.
+Tensor place_of_sum(const Tensor& dy, const Tensor& dy2) {
+  return is_exclusive(dy) ? dy : is_exclusive(dy2) ? dy2 : Tensor::empty(dy.shape(), dy.options());
+}
+
 /// What both backward passes have in common.
 struct Kept {
   Saved x, y, weight, bias;
@@ -53,7 +58,7 @@ struct Kept {
   }
   void give_residual(Gradients& in, Tensor dy, Tensor d_residual) const {
     if (!has_residual || !in.needed(3)) return;
-    if (act.relu) dy = std::move(d_residual);
+    if (d_residual.defined()) dy = std::move(d_residual);
     in.give(3, std::move(dy));
   }
 };
@@ -77,21 +82,26 @@ Tensor train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Te
   }
   if (autograd::recording({&x, &weight, &bias, &then.residual})) {
     const Kept kept(x, y, weight, bias, then);
-    autograd::record(kOp, y, {&x, &weight, &bias, &then.residual}, [kept, mean, inv_std](Tensor dy, Gradients& in) {
-      const Tensor& x = kept.x.get(kOp);
-      const Tensor weight = kept.get_weight(), bias = kept.get_bias();
-      Tensor d_residual = kept.d_residual(dy, in);
-      Tensor dx = Tensor::empty(x.shape(), x.options());
-      Tensor d_weight = gradient_like(weight, in.needed(1)), d_bias = gradient_like(bias, in.needed(2));
-      if (x.numel() > 0) {
-        kernels(dy).batch_norm_train_backward(dy, x, kept.get_y(), weight, bias, mean, inv_std, kept.act,
-                                              kept.has_residual, dx, d_residual, d_weight, d_bias);
-      }
-      if (in.needed(0)) in.give(0, std::move(dx));
-      give_if(in, 1, std::move(d_weight));
-      give_if(in, 2, std::move(d_bias));
-      kept.give_residual(in, std::move(dy), std::move(d_residual));
-    });
+    autograd::record(
+        kOp, y, {&x, &weight, &bias, &then.residual},
+        [kept, mean, inv_std](Tensor dy, Gradients& in) {
+          const Tensor& x = kept.x.get(kOp);
+          const Tensor weight = kept.get_weight(), bias = kept.get_bias();
+          Tensor dy2 = in.take_second(), d_residual = dy2.defined() ? place_of_sum(dy, dy2) : kept.d_residual(dy, in);
+          // In dy2's memory where that is free: two gradients take no more than their sum and dx did.
+          Tensor dx = dy2.defined() && is_exclusive(dy2) ? dy2 : Tensor::empty(x.shape(), x.options());
+          Tensor d_weight = gradient_like(weight, in.needed(1)), d_bias = gradient_like(bias, in.needed(2));
+          if (x.numel() > 0) {
+            kernels(dy).batch_norm_train_backward(dy, dy2, x, kept.get_y(), weight, bias, mean, inv_std, kept.act,
+                                                  kept.has_residual, dx, d_residual, d_weight, d_bias);
+          }
+          dy2 = {};
+          if (in.needed(0)) in.give(0, std::move(dx));
+          give_if(in, 1, std::move(d_weight));
+          give_if(in, 2, std::move(d_bias));
+          kept.give_residual(in, std::move(dy), std::move(d_residual));
+        },
+        autograd::TakesTwo::yes);
   }
   return y;
 }

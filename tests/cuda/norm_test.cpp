@@ -92,6 +92,31 @@ double dx_scale(const Tensor& dy, const Tensor& weight, const Tensor& inv_std) {
   return largest(from(dy)) * largest(from(weight)) * largest(from(inv_std));
 }
 
+/// Two gradients give what their sum does, which the GPU's own add rounds; then in the places of both.
+void check_two(const Variant& v, const Pair& x, const Tensor& y, const Channels& c, const Tensor& mean,
+               const Tensor& spread, const Then& then) {
+  const Shape& shape = x.exact.shape();
+  const Pair first(random_values(shape.numel(), 3), shape, v), second(random_values(shape.numel(), 4), shape, v);
+  const Tensor sum = output(shape, v.dtype, v.layout, v.offset), clamped = then.relu ? y : Tensor();
+  on_gpu().add(first.narrow, second.narrow, sum);
+  const auto host = [](const Tensor& t) { return t.defined() ? t.to(kCpu).to(DType::f64) : Tensor(); };
+  const Activation act{{}, then.relu, then.ceiling};
+  const Backward expected(x.exact, DType::f64, v, true);
+  cpu().batch_norm_train_backward(host(sum), {}, x.exact, host(clamped), c.weight.exact, c.bias.exact, host(mean),
+                                  host(spread), act, then.residual, expected.dx, expected.d_residual, expected.d_weight,
+                                  expected.d_bias);
+  const double scale = dx_scale(host(sum), c.weight.exact, host(spread));
+  Backward actual(x.narrow, DType::f32, v, true), in_place(x.narrow, DType::f32, v, false);
+  in_place.d_residual = first.narrow;
+  in_place.dx = second.narrow;
+  for (const Backward* to : {&actual, &in_place}) {
+    on_gpu().batch_norm_train_backward(first.narrow, second.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow,
+                                       mean, spread, act, then.residual, to->dx, to->d_residual, to->d_weight,
+                                       to->d_bias);
+    check_backward(*to, expected, scale);
+  }
+}
+
 void check_train(const Variant& v, const Shape& shape, const Then& then) {
   const std::int64_t n = shape.numel(), channels = shape[1];
   const Pair x(random_values(n, 1, 2, 3), shape, v), residual(random_values(n, 2), shape, v),
@@ -120,23 +145,24 @@ void check_train(const Variant& v, const Shape& shape, const Then& then) {
   const Tensor clamped_exact = then.relu ? y.to(kCpu).to(DType::f64) : Tensor(), clamped = then.relu ? y : Tensor();
   const Activation act{{}, then.relu, then.ceiling};
   const Backward expected(x.exact, DType::f64, v, then.residual);
-  cpu().batch_norm_train_backward(dy.exact, x.exact, clamped_exact, c.weight.exact, c.bias.exact, mean_exact,
+  cpu().batch_norm_train_backward(dy.exact, {}, x.exact, clamped_exact, c.weight.exact, c.bias.exact, mean_exact,
                                   spread_exact, act, then.residual, expected.dx, expected.d_residual, expected.d_weight,
                                   expected.d_bias);
   const double scale = dx_scale(dy.exact, c.weight.exact, spread_exact);
   Backward actual(x.narrow, DType::f32, v, then.residual);
-  on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread, act,
-                                     then.residual, actual.dx, actual.d_residual, actual.d_weight, actual.d_bias);
+  on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
+                                     act, then.residual, actual.dx, actual.d_residual, actual.d_weight, actual.d_bias);
   check_backward(actual, expected, scale);
+  check_two(v, x, y, c, mean, spread, then);
   if (!then.residual) return;
   // d_residual in dy's place; and nobody wants it.
   Backward in_place(x.narrow, DType::f32, v, false), unwanted(x.narrow, DType::f32, v, false);
-  on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread, act,
-                                     true, unwanted.dx, {}, unwanted.d_weight, unwanted.d_bias);
+  on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
+                                     act, true, unwanted.dx, {}, unwanted.d_weight, unwanted.d_bias);
   check_backward(unwanted, expected, scale);
   in_place.d_residual = dy.narrow;
-  on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread, act,
-                                     true, in_place.dx, in_place.d_residual, in_place.d_weight, in_place.d_bias);
+  on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
+                                     act, true, in_place.dx, in_place.d_residual, in_place.d_weight, in_place.d_bias);
   check_backward(in_place, expected, scale);
 }
 
@@ -228,9 +254,9 @@ TEST_CASE("cuda: batch norm works with no weight, bias or running statistics, an
     on_gpu().batch_norm_train(x.narrow, {}, {}, {}, {}, {}, {}, relu, y, mean, spread);
     check_close(y, y_exact);
     const Tensor dx = output(shape, v.dtype, layout), dx_exact = exact_output(x.exact);
-    cpu().batch_norm_train_backward(dy.exact, x.exact, y.to(kCpu).to(DType::f64), {}, {}, mean_exact, spread_exact,
+    cpu().batch_norm_train_backward(dy.exact, {}, x.exact, y.to(kCpu).to(DType::f64), {}, {}, mean_exact, spread_exact,
                                     relu, false, dx_exact, {}, {}, {});
-    on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, y, {}, {}, mean, spread, relu, false, dx, {}, {}, {});
+    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, y, {}, {}, mean, spread, relu, false, dx, {}, {}, {});
     check_close(dx, dx_exact);
 
     const Tensor d_bias = output({8}, DType::f32), d_bias_exact = Tensor::empty({8}, {DType::f64});
@@ -264,7 +290,7 @@ TEST_CASE("cuda: batch norm gives the same bits every time, and a recorded one a
                batches = Tensor::zeros({}, {DType::i64, gpu()});
   const auto work = [&] {
     on_gpu().batch_norm_train(x.narrow, c.weight.narrow, c.bias.narrow, {}, {}, batches, {}, relu, y, mean, spread);
-    on_gpu().batch_norm_train_backward(dy.narrow, x.narrow, y, c.weight.narrow, c.bias.narrow, mean, spread, relu,
+    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, y, c.weight.narrow, c.bias.narrow, mean, spread, relu,
                                        false, dx, {}, d_weight, d_bias);
   };
   const auto results = [&] {
