@@ -47,10 +47,11 @@ struct HalfKernels {
   HalfKernels() {
     Kernels& k = backend(DeviceKind::cpu).kernels;
     real = k;
-    k.conv2d = [](const Tensor& x, const Tensor& w, const Tensor& b, const Conv2dOptions& o, const Tensor& y) {
+    k.conv2d = [](const Tensor& x, const Tensor& w, const Tensor& b, const Conv2dOptions& o, bool relu,
+                  const Tensor& y) {
       CHECK(x.dtype() == w.dtype());
       CHECK(x.dtype() == b.dtype());
-      through_f32(y, [&](const Tensor& r) { real.conv2d(wide(x), wide(w), wide(b), o, r); });
+      through_f32(y, [&](const Tensor& r) { real.conv2d(wide(x), wide(w), wide(b), o, relu, r); });
     };
     k.conv2d_backward_data = [](const Tensor& dy, const Tensor& w, const Conv2dOptions& o, const Tensor& dx) {
       through_f32(dx, [&](const Tensor& r) { real.conv2d_backward_data(wide(dy), wide(w), o, r); });
@@ -64,9 +65,9 @@ struct HalfKernels {
       CHECK(!accumulate);
       through_f32(db, [&](const Tensor& r) { real.bias_backward(wide(dy), r, false); });
     };
-    k.linear = [](const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y) {
+    k.linear = [](const Tensor& x, const Tensor& w, const Tensor& b, bool relu, const Tensor& y) {
       CHECK(x.dtype() == w.dtype());
-      through_f32(y, [&](const Tensor& r) { real.linear(wide(x), wide(w), wide(b), r); });
+      through_f32(y, [&](const Tensor& r) { real.linear(wide(x), wide(w), wide(b), relu, r); });
     };
     k.linear_backward_data = [](const Tensor& dy, const Tensor& w, const Tensor& dx) {
       through_f32(dx, [&](const Tensor& r) { real.linear_backward_data(wide(dy), wide(w), r); });
