@@ -42,14 +42,15 @@ struct GradientSums {
   bool constant_statistics;
   float *d_weight, *d_bias;  ///< may be null
   float* factors;            ///< [2][channels], of the second pass
+  double per_value;          ///< 1 / values of a channel
 
-  __device__ void set(int channel, int channels, double sum, double products, double count) const {
+  __device__ void set(int channel, int channels, double sum, double products) const {
     const double deviation = constants.inv_std(channel), scale = constants.scale(channel);
     if (d_bias) d_bias[channel] = static_cast<float>(sum);
     if (d_weight) d_weight[channel] = static_cast<float>(products * deviation);
-    factors[channel] = constant_statistics ? 0 : static_cast<float>(-scale * sum / count);
+    factors[channel] = constant_statistics ? 0 : static_cast<float>(-scale * sum * per_value);
     factors[channels + channel] =
-        constant_statistics ? 0 : static_cast<float>(-scale * deviation * deviation * products / count);
+        constant_statistics ? 0 : static_cast<float>(-scale * deviation * deviation * products * per_value);
   }
 };
 
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   store_partials<V>(m, at, sums, reinterpret_cast<float*>(shared), partials);
   if (!is_last_block(counters + blockIdx.x, gridDim.y)) return;
   merge_partials<V>(m, partials, reinterpret_cast<double*>(shared), [&](int channel, double sum, double products) {
-    out.set(channel, m.channels, sum, products, static_cast<double>(m.rows));
+    out.set(channel, m.channels, sum, products);
   });
 }
 
@@ -176,7 +177,8 @@ void norm_backward_nhwc(const NormBackward& call) {
         const Tensor partials = norm_scratch(call.x, factor_count * blocks.y),
                      factors = norm_scratch(call.x, factor_count);
         const GradientSums sums{constants, call.constant_statistics, pointer_or_null<float>(call.d_weight),
-                                pointer_or_null<float>(call.d_bias), pointer<float>(factors)};
+                                pointer_or_null<float>(call.d_bias), pointer<float>(factors),
+                                1.0 / static_cast<double>(matrix.rows)};
         const T *dy = pointer<T>(call.dy), *dy2 = pointer_or_null<T>(call.dy2), *x = pointer<T>(call.x),
                 *y = pointer_or_null<T>(call.y);
         T* d_residual = pointer_or_null<T>(call.d_residual);

@@ -11,13 +11,14 @@ struct Statistics {
   float *mean, *inv_std, *running_mean, *running_var;  // running_* may be null
   std::int64_t* batches;                               // may be null
   double momentum, eps;
+  double per_value, unbiased;  ///< 1/n and n/(n-1): the block that merges is waited for, and divisions in f64 are slow
 
-  __device__ void set(int channel, double value, double variance, double count) const {
+  __device__ void set(int channel, double value, double variance) const {
     mean[channel] = static_cast<float>(value);
-    inv_std[channel] = static_cast<float>(1 / sqrt(variance + eps));
+    inv_std[channel] = 1.0f / sqrtf(static_cast<float>(variance + eps));
     if (!running_mean) return;
     move(running_mean[channel], value);
-    move(running_var[channel], variance * count / (count - 1));
+    move(running_var[channel], variance * unbiased);
   }
   __device__ void move(float& running, double batch) const {
     running = static_cast<float>(running + momentum * (batch - running));
@@ -68,10 +69,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   store_partials<V>(m, at, sums, reinterpret_cast<float*>(shared), partials);
   if (!is_last_block(counters + blockIdx.x, gridDim.y)) return;
   merge_partials<V>(m, partials, reinterpret_cast<double*>(shared), [&](int channel, double sum, double squares) {
-    const double count = static_cast<double>(m.rows), distance = sum / count;
-    const double variance = squares / count - distance * distance;
-    out.set(channel, static_cast<double>(static_cast<float>(x[channel])) + distance, variance < 0 ? 0 : variance,
-            count);
+    const double distance = sum * out.per_value, variance = squares * out.per_value - distance * distance;
+    out.set(channel, static_cast<double>(static_cast<float>(x[channel])) + distance, variance < 0 ? 0 : variance);
   });
   if (out.batches && blockIdx.x == 0 && threadIdx.x == 0) ++*out.batches;
 }
@@ -138,13 +137,16 @@ void norm_forward_nhwc(const NormForward& call) {
                       const auto [matrix, blocks] = norm_grid(c, call.x, V, kBlocksEach);
                       if (call.training) {
                         const Tensor partials = norm_scratch(call.x, std::int64_t{2} * blocks.y * matrix.channels);
+                        const auto values = static_cast<double>(matrix.rows);
                         const Statistics out{pointer<float>(call.mean),
                                              pointer<float>(call.inv_std),
                                              pointer_or_null<float>(call.running_mean),
                                              pointer_or_null<float>(call.running_var),
                                              pointer_or_null<std::int64_t>(call.batches),
                                              call.momentum,
-                                             call.eps};
+                                             call.eps,
+                                             1 / values,
+                                             values / (values - 1)};
                         statistics_kernel<T, V><<<blocks, kThreads, 0, c.stream()>>>(
                             pointer<T>(call.x), matrix, pointer<float>(partials), block_counters(c, blocks.x), out);
                         CUTTLE_LAUNCHED("batch norm statistics");
