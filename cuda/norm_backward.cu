@@ -102,9 +102,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   }
   store_partials<V>(m, at, sums, reinterpret_cast<float*>(shared), partials);
   if (!is_last_block(counters + blockIdx.x, gridDim.y)) return;
-  merge_partials<V>(m, partials, reinterpret_cast<double*>(shared), [&](int channel, double sum, double products) {
-    out.set(channel, m.channels, sum, products);
-  });
+  merge_partials<V>(m, partials, reinterpret_cast<double*>(shared),
+                    [&](int channel, double sum, double products) { out.set(channel, m.channels, sum, products); });
 }
 
 /// Second pass: dx = scale * dy + (x - mean) * factors[1] + factors[0], from the last row of the range to the first.
@@ -176,8 +175,11 @@ void norm_backward_nhwc(const NormBackward& call) {
         const std::int64_t factor_count = std::int64_t{2} * matrix.channels;
         const Tensor partials = norm_scratch(call.x, factor_count * blocks.y),
                      factors = norm_scratch(call.x, factor_count);
-        const GradientSums sums{constants, call.constant_statistics, pointer_or_null<float>(call.d_weight),
-                                pointer_or_null<float>(call.d_bias), pointer<float>(factors),
+        const GradientSums sums{constants,
+                                call.constant_statistics,
+                                pointer_or_null<float>(call.d_weight),
+                                pointer_or_null<float>(call.d_bias),
+                                pointer<float>(factors),
                                 1.0 / static_cast<double>(matrix.rows)};
         const T *dy = pointer<T>(call.dy), *dy2 = pointer_or_null<T>(call.dy2), *x = pointer<T>(call.x),
                 *y = pointer_or_null<T>(call.y);

@@ -10,10 +10,12 @@
 
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
+#include "support/hashed.hpp"
 
 namespace ct = cuttle;
 using ct::Tensor;
 using doctest::Approx;
+using namespace cuttle::testing;
 
 namespace {
 
@@ -50,40 +52,6 @@ std::map<std::string, std::vector<double>> results(const std::string& file) {
     for (double value = 0; in >> value;) all[name].push_back(value);
   }
   return all;
-}
-
-/// Values in [-0.5, 0.5), the same as in tests/golden/resnet.py.
-Tensor hashed(std::uint32_t index, const ct::Shape& shape) {
-  std::vector<double> values(static_cast<std::size_t>(shape.numel()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint32_t h = (static_cast<std::uint32_t>(i) + 1) * 2654435761u ^ (index * 0x9E3779B9u);
-    h ^= h >> 16;
-    h *= 0x85EBCA6Bu;
-    h ^= h >> 13;
-    values[i] = h * 0x1p-32 - 0.5;
-  }
-  return Tensor::from(values, shape);
-}
-
-Tensor affine(double factor, const Tensor& u, double offset) {
-  std::vector<double> values = u.to_vector<double>();
-  for (double& v : values) v = factor * v + offset;
-  return Tensor::from(values, u.shape());
-}
-
-void fill(ct::nn::Module& model) {
-  std::vector<ct::nn::NamedTensor> state = model.state();
-  for (std::uint32_t index = 0; index < state.size(); ++index) {
-    auto& [name, t] = state[index];
-    const Tensor u = hashed(index, t.shape());
-    const bool positive = name.ends_with("weight") || name.ends_with("running_var");
-    if (t.rank() > 1) {
-      t = affine(std::sqrt(24.0 * static_cast<double>(t.size(0)) / static_cast<double>(t.numel())), u, 0);
-    } else if (t.rank() == 1) {
-      t = affine(0.4, u, positive ? 1 : 0);
-    }
-  }
-  ct::nn::load_state(model, state);
 }
 
 void check_close(const std::string& name, const std::vector<double>& got, const std::vector<double>& expected) {

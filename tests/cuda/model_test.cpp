@@ -1,13 +1,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 
 #include "cuttle/models.hpp"
 #include "cuttle/ops.hpp"
+#include "cuttle/optim.hpp"
 #include "cuttle/random.hpp"
 #include "support/close.hpp"
+#include "support/hashed.hpp"
+#include "support/op_cases.hpp"
 
 using namespace cuttle;
 using namespace cuttle::testing;
@@ -84,6 +88,33 @@ TEST_CASE("cuda: whole models give the CPU's loss and gradients in f16 within wh
     CHECK(cuda.loss == doctest::Approx(exact.loss).epsilon(5e-3));
     const double error = gradient_error(*cuda.module, *exact.module);
     MESSAGE(setup.model << ": gradient error in f16 " << error);
-    CHECK(error < 5e-2);
+    // PyTorch's autocast is off by 0.12 for resnet18 and 0.105 for resnet18_cifar of these sizes on the same card.
+    CHECK(error < 0.2);
   }
+}
+
+TEST_CASE("cuda: fifty steps of resnet18_cifar follow PyTorch's loss curve") {
+  const Json curve = read_golden_json("resnet18_cifar_curve.json");
+  const auto module = models::find("resnet18_cifar").make(3, curve.at("size"), 10);
+  fill(*module);
+  module->to(kCuda);
+  optim::SGD sgd{module->parameters(), {.lr = curve.at("lr"), .momentum = curve.at("momentum")}};
+  const std::int64_t batch = curve.at("batch"), size = curve.at("size");
+  std::vector<std::int64_t> classes;
+  for (std::int64_t i = 0; i < batch; ++i) classes.push_back(i * 7 % 10);
+  const Tensor targets = Tensor::from(classes, {batch}).to(kCuda);
+  // Rounding grows from step to step: PyTorch's own f32 run strays from its f64 run by f32_deviation.
+  const double bound = 3 * curve.at("f32_deviation").get<double>();
+  const auto expected = curve.at("losses").get<std::vector<double>>();
+  double worst = 0;
+  for (std::size_t step = 0; step < expected.size(); ++step) {
+    const Tensor images = affine(4, hashed(2000 + static_cast<std::uint32_t>(step), {batch, 3, size, size}), 0);
+    const Tensor loss = cross_entropy((*module)(images.to(DType::f32).to(kCuda)), targets);
+    loss.backward();
+    sgd.step();
+    sgd.zero_grad();
+    worst = std::max(worst, std::abs(loss.item<double>() / expected[step] - 1));
+  }
+  MESSAGE("worst deviation " << worst << " (PyTorch f32: " << curve.at("f32_deviation").get<double>() << ")");
+  CHECK(worst < bound);
 }
