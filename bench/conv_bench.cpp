@@ -62,7 +62,7 @@ void measure_layer(const Layer& l, int repeats) {
   const Tensor bias = random({l.k}), y = random({l.n, l.k, places, places});
   const Kernels& k = kernels(x);
   const double flop = 2.0 * static_cast<double>(y.numel()) * static_cast<double>(w.numel() / l.k);
-  print(l.name, "forward", flop, fastest_seconds(repeats, [&] { k.conv2d(x, w, bias, l.o, y); }));
+  print(l.name, "forward", flop, fastest_seconds(repeats, [&] { k.conv2d(x, w, bias, l.o, false, y); }));
   print(l.name, "backward data", flop, fastest_seconds(repeats, [&] { k.conv2d_backward_data(y, w, l.o, x); }));
   print(l.name, "backward filter", flop,
         fastest_seconds(repeats, [&] { k.conv2d_backward_filter(y, x, l.o, w, false); }));
@@ -82,7 +82,7 @@ void measure_linear(const LinearLayer& layer, int repeats) {
   const Tensor x = random({m, in}), w = random({out, in}), bias = random({out}), y = random({m, out});
   const Kernels& k = kernels(x);
   const double flop = 2.0 * static_cast<double>(m * in * out);
-  print(name, "forward", flop, fastest_seconds(repeats, [&] { k.linear(x, w, bias, y); }));
+  print(name, "forward", flop, fastest_seconds(repeats, [&] { k.linear(x, w, bias, false, y); }));
   print(name, "backward data", flop, fastest_seconds(repeats, [&] { k.linear_backward_data(y, w, x); }));
   print(name, "backward weight", flop, fastest_seconds(repeats, [&] { k.linear_backward_weight(y, x, w, false); }));
 }

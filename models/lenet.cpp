@@ -32,9 +32,9 @@ class LeNet : public nn::Module {
   }
 
   Tensor forward(const Tensor& x) override {
-    Tensor h = max_pool2d(relu_(conv1_(x)), {.kernel = 2});
-    h = max_pool2d(relu_(conv2_(h)), {.kernel = 2});
-    h = relu_(fc1_(flatten(h)));
+    Tensor h = max_pool2d(conv1_.relu(x), {.kernel = 2});
+    h = max_pool2d(conv2_.relu(h), {.kernel = 2});
+    h = fc1_.relu(flatten(h));
     return fc2_(h);
   }
 

@@ -3,8 +3,8 @@
 #include "zoo.hpp"
 
 /// ResNets: He et al., "Deep residual learning for image recognition", 2015; names, strides (on the 3x3 of a
-/// bottleneck) and initialisation are torchvision's, so that its weights load. In-place ops are safe here: batch norm
-/// and add keep nothing of their output for backward, and relu keeps its own, which only convolutions read afterwards.
+/// bottleneck) and initialisation are torchvision's, so that its weights load. ReLU, and the sum at the end of a block,
+/// are computed by the batch norm before them.
 namespace cuttle::models {
 namespace {
 
@@ -47,8 +47,8 @@ class BasicBlock : public Module {
   }
 
   Tensor forward(const Tensor& x) override {
-    const Tensor h = relu_(bn1_(conv1_(x)));
-    return relu_(add_(bn2_(conv2_(h)), shortcut_(x)));
+    const Tensor h = bn1_.relu(conv1_(x));
+    return bn2_.add_relu(conv2_(h), shortcut_(x));
   }
 
   std::string kind() const override { return "BasicBlock"; }
@@ -82,9 +82,9 @@ class Bottleneck : public Module {
   }
 
   Tensor forward(const Tensor& x) override {
-    Tensor h = relu_(bn1_(conv1_(x)));
-    h = relu_(bn2_(conv2_(h)));
-    return relu_(add_(bn3_(conv3_(h)), shortcut_(x)));
+    Tensor h = bn1_.relu(conv1_(x));
+    h = bn2_.relu(conv2_(h));
+    return bn3_.add_relu(conv3_(h), shortcut_(x));
   }
 
   std::string kind() const override { return "Bottleneck"; }
@@ -123,7 +123,7 @@ template <class Block> class ResNet : public Module {
   }
 
   Tensor forward(const Tensor& x) override {
-    Tensor h = relu_(bn1_(conv1_(x)));
+    Tensor h = bn1_.relu(conv1_(x));
     if (stem_ == Stem::imagenet) h = max_pool2d(h, {.kernel = 3, .stride = 2, .padding = 1});
     for (Sequential& layer : layers_) h = layer(h);
     return fc_(flatten(global_avg_pool2d(h)));

@@ -16,6 +16,10 @@ const std::vector<ModelInfo>& zoo() {
       {"resnet34", 3, 224, 1000, resnet34},
       {"resnet50", 3, 224, 1000, resnet50},
       {"resnet18_cifar", 3, 32, 10, resnet18_cifar},
+      {"vgg11_bn", 3, 224, 1000, vgg11_bn},
+      {"vgg13_bn", 3, 224, 1000, vgg13_bn},
+      {"vgg16_bn", 3, 224, 1000, vgg16_bn},
+      {"mobilenet_v2", 3, 224, 1000, mobilenet_v2},
   };
   return table;
 }

@@ -49,6 +49,11 @@ ensure_build_tools() {
   fi
 }
 
+# CUDA code is compiled for this machine's card, or for one kind of card where there is none: all of them take minutes.
+if [ -z "${CUDAARCHS:-}" ]; then
+  if nvidia-smi -L >/dev/null 2>&1; then export CUDAARCHS=native; else export CUDAARCHS=90; fi
+fi
+
 # build PRESET [--target NAME]: CMake knows which libraries are missing and prints the line that installs them.
 build() {
   local preset=$1 report packages

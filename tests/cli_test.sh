@@ -75,7 +75,7 @@ check "batch above the set" ends 2 "2048 images" "$cuttle" train "${small[@]}" -
 check "nothing is written then" test ! -e "$work/none"
 check "negative size" ends 2 "--memory-limit" "$cuttle" train "${small[@]}" --memory-limit -5
 check "a size without sense" ends 2 "64MiB" "$cuttle" train "${small[@]}" --memory-limit 3furlongs
-check "mixed precision is not there" ends 2 "mixed precision" "$cuttle" train "${small[@]}" --precision fp16
+check "mixed precision needs a GPU" ends 2 "needs a GPU" "$cuttle" train "${small[@]}" --device cpu --precision fp16
 check "missing data" ends 4 "$work/nowhere" "$cuttle" train --data "$work/nowhere"
 check "missing weights" ends 4 "$work/nowhere" "$cuttle" eval --weights "$work/nowhere"
 check "missing state" ends 4 "there is no run in $work/nowhere" "$cuttle" train --resume "$work/nowhere"
@@ -107,7 +107,7 @@ done
 flags_without_setting() {
   local flag
   "$cuttle" train --help | grep -oE '^ +--[a-z-]+' | tr -d ' ' | while read -r flag; do
-    case $flag in --help | --out | --resume | --json | --deterministic | --recompute | --memory-limit) continue ;; esac
+    case $flag in --help | --out | --resume | --json | --deterministic | --recompute | --memory-limit | --workspace-limit | --no-graph) continue ;; esac
     grep -qF "\"${flag#--}\":" <(head -n 1 "$work/whole.jsonl" | sed 's/.*"config"://') || echo "$flag"
   done
 }
@@ -214,7 +214,7 @@ check "nothing to predict" ends 2 "--index" "$cuttle" predict --weights "$work/w
 bench_keys() {
   local key
   "$cuttle" bench --size 28 --batch 8 --steps 2 --recompute none --deterministic --json >"$work/stdout" 2>/dev/null
-  for key in model batch precision layout ms spread img_s peak_allocated_bytes peak_reserved_bytes first_step_s; do
+  for key in model batch precision layout conv graph ms spread img_s peak_allocated_bytes peak_reserved_bytes first_step_s; do
     grep -q "\"$key\":" "$work/stdout" || { echo "no $key"; return 1; }
   done
 }

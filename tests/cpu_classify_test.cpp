@@ -66,7 +66,7 @@ template <class T> void check_cross_entropy(const Shape& shape, const CrossEntro
   }
   const Tensor logits = tensor<T>(x, shape), loss = unwritten<T>({}), log_sum_exp = unwritten<T>({shape[0]}),
                dx = unwritten<T>(shape);
-  cpu().cross_entropy(logits, tensor_of(targets), options, loss, log_sum_exp);
+  cpu().cross_entropy(logits, tensor_of(targets), options, loss, log_sum_exp, {});
   CHECK(error_of(values<T>(loss), {expected}) < tolerance<T>());
   cpu().cross_entropy_backward(tensor<T>({1.5}, {}), logits, tensor_of(targets), log_sum_exp, options, dx);
   CHECK(error_of(values<T>(dx), gradient, 1.5 * weight_of_row) < tolerance<T>());
@@ -108,15 +108,17 @@ Values softmax_of(const Values& x) {
 double loss_of(const Values& x, std::int64_t target) {
   const Tensor loss = unwritten<float>({}), log_sum_exp = unwritten<float>({1});
   cpu().cross_entropy(tensor<float>(x, {1, static_cast<std::int64_t>(x.size())}), tensor_of({target}), {}, loss,
-                      log_sum_exp);
+                      log_sum_exp, {});
   return static_cast<double>(*loss.data<float>());
 }
 
 std::int64_t correct(const Values& logits, const std::vector<std::int64_t>& targets) {
   const std::int64_t rows = static_cast<std::int64_t>(targets.size());
-  const Tensor count = unwritten<std::int64_t>({});
-  cpu().correct_count(tensor<float>(logits, {rows, static_cast<std::int64_t>(logits.size()) / rows}),
-                      tensor_of(targets), count);
+  const Tensor count = unwritten<std::int64_t>({}), with_loss = unwritten<std::int64_t>({});
+  const Tensor x = tensor<float>(logits, {rows, static_cast<std::int64_t>(logits.size()) / rows});
+  cpu().correct_count(x, tensor_of(targets), count);
+  cpu().cross_entropy(x, tensor_of(targets), {}, unwritten<float>({}), unwritten<float>({rows}), with_loss);
+  CHECK(values<std::int64_t>(with_loss) == values<std::int64_t>(count));
   return *count.data<std::int64_t>();
 }
 
@@ -167,9 +169,9 @@ TEST_CASE("a target outside the classes is an error that names row and value") {
   const Tensor logits = tensor<float>(Values(30, 0), {3, 10}), loss = unwritten<float>({}), lse = unwritten<float>({3}),
                dx = unwritten<float>({3, 10}), count = unwritten<std::int64_t>({});
   const Tensor high = tensor_of({0, 9, 10}), low = tensor_of({0, -1, 3});
-  CHECK(data_error([&] { cpu().cross_entropy(logits, high, {}, loss, lse); }) ==
+  CHECK(data_error([&] { cpu().cross_entropy(logits, high, {}, loss, lse, {}); }) ==
         "cross_entropy: target 10 in row 2 is outside [0,10)");
-  CHECK(data_error([&] { cpu().cross_entropy(logits, low, {}, loss, lse); }) ==
+  CHECK(data_error([&] { cpu().cross_entropy(logits, low, {}, loss, lse, {}); }) ==
         "cross_entropy: target -1 in row 1 is outside [0,10)");
   CHECK(data_error([&] { cpu().cross_entropy_backward(tensor<float>({1}, {}), logits, high, lse, {}, dx); }) ==
         "cross_entropy backward: target 10 in row 2 is outside [0,10)");

@@ -188,7 +188,7 @@ template <class T> Results run(const Case& t, const Reference& ref, Layout layou
   const Tensor y = poisoned<T>(t.y_shape(), layout), dx = poisoned<T>(t.x_shape(), layout);
   const Tensor dw = poisoned<T>(t.w_shape(), layout), db = poisoned<T>({t.k}, layout);
   const Kernels& k = kernels(x);
-  k.conv2d(x, w, bias, t.o, y);
+  k.conv2d(x, w, bias, t.o, false, y);
   k.conv2d_backward_data(dy, w, t.o, dx);
   k.conv2d_backward_filter(dy, x, t.o, dw, false);
   k.bias_backward(dy, db, false);
@@ -260,7 +260,7 @@ TEST_CASE("A convolution without bias adds none") {
   const Reference ref = reference(t);
   const Tensor x = make<float>(ref.x, t.x_shape(), Layout::nhwc), w = make<float>(ref.w, t.w_shape(), Layout::nhwc);
   const Tensor y = poisoned<float>(t.y_shape(), Layout::nhwc);
-  kernels(x).conv2d(x, w, {}, t.o, y);
+  kernels(x).conv2d(x, w, {}, t.o, false, y);
   std::vector<double> expected = ref.y;
   for (std::size_t i = 0; i < expected.size(); ++i) expected[i] -= ref.bias[i / 30 % 18];
   CHECK(distance(read<float>(y), expected) < 1e-5);
@@ -292,7 +292,7 @@ TEST_CASE("A 3x3 convolution takes a small part of its input as scratch") {
     return allocator.stats().peak_allocated_bytes - before;
   };
   CHECK(x.nbytes() == 12845056);
-  CHECK(scratch_of([&] { kernels(x).conv2d(x, w, {}, t.o, y); }) < x.nbytes() / 8);
+  CHECK(scratch_of([&] { kernels(x).conv2d(x, w, {}, t.o, false, y); }) < x.nbytes() / 8);
   CHECK(scratch_of([&] { kernels(x).conv2d_backward_data(y, w, t.o, x); }) < x.nbytes() / 8);
   CHECK(scratch_of([&] { kernels(x).conv2d_backward_filter(y, x, t.o, w, false); }) < x.nbytes() / 2);
 }
@@ -330,7 +330,7 @@ template <class T> void compare_linear(double tolerance) {
       const Tensor tdy = make<T>(dy, {m, o}, layout), ty = poisoned<T>({m, o}, layout);
       const Tensor tdx = poisoned<T>({m, i}, layout), tdw = poisoned<T>({o, i}, layout), tdb = poisoned<T>({o}, layout);
       const Kernels& k = kernels(tx);
-      k.linear(tx, tw, tb, ty);
+      k.linear(tx, tw, tb, false, ty);
       k.linear_backward_data(tdy, tw, tdx);
       k.linear_backward_weight(tdy, tx, tdw, false);
       k.bias_backward(tdy, tdb, false);
@@ -356,14 +356,14 @@ TEST_CASE("Convolution and linear kernels refuse half precision by naming the op
                w = Tensor::empty({3, 2, 1, 1}, {.dtype = DType::f16});
   const Tensor y = Tensor::empty({1, 3, 4, 4}, {.dtype = DType::f16});
   try {
-    kernels(x).conv2d(x, w, {}, {}, y);
+    kernels(x).conv2d(x, w, {}, {}, false, y);
     FAIL("f16 was accepted");
   } catch (const DtypeError& error) {
     CHECK(error.cause() == "conv2d: the CPU computes in f32 and f64, and got f16[1,2,4,4] NHWC cpu");
     CHECK(error.hint().find("f32") != std::string::npos);
   }
   const Tensor m = Tensor::empty({4, 4}, {.dtype = DType::bf16});
-  CHECK_THROWS_AS(kernels(m).linear(m, m, {}, m), DtypeError);
+  CHECK_THROWS_AS(kernels(m).linear(m, m, {}, false, m), DtypeError);
   CHECK_THROWS_AS(kernels(m).linear_backward_data(m, m, m), DtypeError);
   CHECK_THROWS_AS(kernels(m).linear_backward_weight(m, m, m, false), DtypeError);
   CHECK_THROWS_AS(kernels(x).conv2d_backward_data(y, w, {}, x), DtypeError);

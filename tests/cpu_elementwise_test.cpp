@@ -60,14 +60,14 @@ template <class T> void check_arithmetic(std::int64_t n) {
   cpu().scale(x, -2.5, out);
   CHECK(values<T>(out) ==
         mapped(a, [](double v) { return static_cast<double>(static_cast<T>(v) * static_cast<T>(-2.5)); }));
-  cpu().relu(x, out);
+  cpu().relu(x, kInf, out);
   CHECK(values<T>(out) == mapped(a, [](double v) { return std::max(v, 0.0); }));
   cpu().add(x, tensor<T>(b, shape), x);
   CHECK(values<T>(x) == sum);
   cpu().add(x, x, x);
   cpu().scale(x, 0.5, x);
   CHECK(values<T>(x) == sum);
-  cpu().relu(x, x);
+  cpu().relu(x, kInf, x);
   CHECK(values<T>(x) == mapped(sum, [](double v) { return std::max(v, 0.0); }));
 }
 
@@ -77,10 +77,10 @@ template <class T> void check_relu_backward(std::int64_t n) {
   Values expected = gradient;
   for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = before[i] > 0 ? gradient[i] : 0;
   const Tensor y = unwritten<T>(shape), dy = tensor<T>(gradient, shape), dx = unwritten<T>(shape);
-  cpu().relu(tensor<T>(before, shape), y);
-  cpu().relu_backward(y, dy, dx);
+  cpu().relu(tensor<T>(before, shape), kInf, y);
+  cpu().relu_backward(y, dy, kInf, dx);
   CHECK(values<T>(dx) == expected);
-  cpu().relu_backward(y, dy, dy);
+  cpu().relu_backward(y, dy, kInf, dy);
   CHECK(values<T>(dy) == expected);
 }
 
@@ -107,16 +107,29 @@ TEST_CASE("add, scale and relu equal scalar arithmetic, in place and not, for an
 
 TEST_CASE("relu passes NaN on and its gradient is zero at zero") {
   const Tensor y = unwritten<float>({4}), dx = unwritten<float>({4});
-  cpu().relu(tensor<float>({-kInf, kInf, 0, kNan}, {4}), y);
+  cpu().relu(tensor<float>({-kInf, kInf, 0, kNan}, {4}), kInf, y);
   CHECK(error_of(values<float>(y), {0, kInf, 0, kNan}) == 0);
-  cpu().relu_backward(y, tensor<float>({1, 2, 3, 4}, {4}), dx);
+  cpu().relu_backward(y, tensor<float>({1, 2, 3, 4}, {4}), kInf, dx);
   CHECK(values<float>(dx) == Values{0, 2, 0, 4});
+}
+
+TEST_CASE("relu with a ceiling cuts off there, passes NaN on, and its gradient is zero at both ends") {
+  const Shape shape{7};
+  for (const bool in_place : {false, true}) {
+    const Tensor x = tensor<float>({-kInf, 0, 2.5, 6, 6.5, kInf, kNan}, shape),
+                 y = in_place ? x : unwritten<float>(shape);
+    cpu().relu(x, 6, y);
+    CHECK(error_of(values<float>(y), {0, 0, 2.5, 6, 6, 6, kNan}) == 0);
+    const Tensor dy = tensor<float>({1, 2, 3, 4, 5, 6, 7}, shape), dx = in_place ? dy : unwritten<float>(shape);
+    cpu().relu_backward(y, dy, 6, dx);
+    CHECK(values<float>(dx) == Values{0, 0, 3, 0, 0, 0, 7});
+  }
 }
 
 TEST_CASE("arithmetic on a dtype that is only stored names the op and the tensor") {
   const Tensor x = tensor<Half>({1, 2}, {2});
   try {
-    cpu().relu(x, x);
+    cpu().relu(x, kInf, x);
     FAIL("no error");
   } catch (const DtypeError& error) {
     CHECK(error.cause() == "relu: the CPU computes in f32 and f64, and got f16[2] cpu");
@@ -213,23 +226,4 @@ TEST_CASE("non_finite_count counts NaN and both infinities") {
   CHECK(*count.data<std::int64_t>() == 3);
   cpu().non_finite_count(tensor<double>(v, {5001}), count);
   CHECK(*count.data<std::int64_t>() == 3);
-}
-
-TEST_CASE("normalize_images equals (x/255 - mean)/stddev for every byte, channel count and layout") {
-  for (const std::int64_t channels : {1, 3, 70}) {
-    const Shape shape{2, channels, 13, 11};
-    const Values mean = random_values(channels, 7, 0.5, 0.1), stddev = random_values(channels, 8, 0.3, 0.02);
-    Values bytes, expected;
-    for (std::int64_t i = 0; i < shape.numel(); ++i) {
-      const std::size_t c = static_cast<std::size_t>(i / (13 * 11) % channels);
-      bytes.push_back(static_cast<double>(i % 256));
-      expected.push_back((bytes.back() / 255 - mean[c]) / stddev[c]);
-    }
-    for (const Layout layout : kLayouts) {
-      const Tensor out = unwritten<float>(shape, layout);
-      cpu().normalize_images(tensor<std::uint8_t>(bytes, shape, layout), tensor<float>(mean, {channels}),
-                             tensor<float>(stddev, {channels}), out);
-      CHECK(error_of(values<float>(out), expected) < 1e-6);
-    }
-  }
 }

@@ -108,8 +108,8 @@ template <class T> void check_train(const Shape& shape, Layout layout) {
                running_var = tensor<float>(c.running_var, {channels});
   const Tensor y = unwritten<T>(shape, layout), batch_mean = unwritten<T>({channels}),
                batch_inv_std = unwritten<T>({channels});
-  cpu().batch_norm_train(tx, weight, tensor<T>(c.bias, {channels}), running_mean, running_var,
-                         {.momentum = 0.2, .eps = kEps}, y, batch_mean, batch_inv_std);
+  cpu().batch_norm_train(tx, weight, tensor<T>(c.bias, {channels}), running_mean, running_var, {},
+                         {.momentum = 0.2, .eps = kEps}, {}, y, batch_mean, batch_inv_std);
   const double close = tolerance<T>();
   CHECK(error_of(values<T>(y), scaled(shape, normalized(shape, x, mean, inv_std), c.weight, c.bias)) < close);
   CHECK(error_of(values<T>(batch_mean), mean) < close);
@@ -125,8 +125,8 @@ template <class T> void check_train(const Shape& shape, Layout layout) {
 
   const Gradients expected = train_gradients(shape, x, dy, c.weight, kEps);
   const Tensor dx = unwritten<T>(shape, layout), d_weight = unwritten<T>({channels}), d_bias = unwritten<T>({channels});
-  cpu().batch_norm_train_backward(tensor<T>(dy, shape, layout), tx, weight, batch_mean, batch_inv_std, dx, d_weight,
-                                  d_bias);
+  cpu().batch_norm_train_backward(tensor<T>(dy, shape, layout), {}, tx, {}, weight, {}, batch_mean, batch_inv_std, {},
+                                  false, dx, {}, d_weight, d_bias);
   // The terms of dx may cancel: in a channel of two values they always do.
   const double dx_scale = largest(scaled(shape, dy, times(c.weight, inv_std), Values(c.weight.size())));
   CHECK(error_of(values<T>(dx), expected.dx, dx_scale) < close);
@@ -145,8 +145,8 @@ template <class T> void check_eval(const Shape& shape, Layout layout) {
                running_var = tensor<float>(c.running_var, {channels});
   const Tensor y = unwritten<T>(shape, layout), dx = unwritten<T>(shape, layout), d_weight = unwritten<T>({channels}),
                d_bias = unwritten<T>({channels});
-  cpu().batch_norm_eval(tx, weight, tensor<T>(c.bias, {channels}), running_mean, running_var, kEps, y);
-  cpu().batch_norm_eval_backward(tdy, tx, weight, running_mean, running_var, kEps, dx, d_weight, d_bias);
+  cpu().batch_norm_eval(tx, weight, tensor<T>(c.bias, {channels}), running_mean, running_var, kEps, {}, y);
+  cpu().batch_norm_eval_backward(tdy, tx, {}, weight, running_mean, running_var, kEps, {}, dx, {}, d_weight, d_bias);
   // Running statistics are f32 even where x is f64.
   const double close = 2e-6;
   const Values zero(c.weight.size());
@@ -181,7 +181,7 @@ TEST_CASE("batch_norm_train keeps its precision where the mean dwarfs the deviat
   const Values x = random_values(shape.numel(), 3, 1e4, 0.5);
   const auto [mean, var] = moments_of(shape, x);
   const Tensor y = unwritten<float>(shape), batch_mean = unwritten<float>({5}), inv_std = unwritten<float>({5});
-  cpu().batch_norm_train(tensor<float>(x, shape), {}, {}, {}, {}, {.eps = 1e-5}, y, batch_mean, inv_std);
+  cpu().batch_norm_train(tensor<float>(x, shape), {}, {}, {}, {}, {}, {.eps = 1e-5}, {}, y, batch_mean, inv_std);
   CHECK(error_of(values<float>(inv_std), inverse_deviation(var, 1e-5)) < 1e-6);
   CHECK(error_of(values<float>(batch_mean), mean) < 1e-7);
   // What is left is the rounding of the mean to f32: half a unit of 1e4's last place, over 0.5.
@@ -195,16 +195,16 @@ TEST_CASE("batch_norm works with no weight, bias or running statistics, and leav
   const Values inv_std = inverse_deviation(var, 1e-5);
   const Tensor tx = tensor<float>(x, shape), tdy = tensor<float>(dy, shape), y = unwritten<float>(shape),
                dx = unwritten<float>(shape), batch_mean = unwritten<float>({4}), batch_inv_std = unwritten<float>({4});
-  cpu().batch_norm_train(tx, {}, {}, {}, {}, {}, y, batch_mean, batch_inv_std);
+  cpu().batch_norm_train(tx, {}, {}, {}, {}, {}, {}, {}, y, batch_mean, batch_inv_std);
   CHECK(error_of(values<float>(y), normalized(shape, x, mean, inv_std)) < 2e-6);
-  cpu().batch_norm_train_backward(tdy, tx, {}, batch_mean, batch_inv_std, dx, {}, {});
+  cpu().batch_norm_train_backward(tdy, {}, tx, {}, {}, {}, batch_mean, batch_inv_std, {}, false, dx, {}, {}, {});
   CHECK(error_of(values<float>(dx), train_gradients(shape, x, dy, one, 1e-5).dx) < 4e-6);
 
   const Tensor running_mean = tensor<float>(Values(4, 0.5), {4}), running_var = tensor<float>(Values(4, 4), {4});
   const Tensor d_bias = unwritten<float>({4});
-  cpu().batch_norm_eval_backward(tdy, tx, {}, running_mean, running_var, 0, {}, {}, d_bias);
+  cpu().batch_norm_eval_backward(tdy, tx, {}, {}, running_mean, running_var, 0, {}, {}, {}, {}, d_bias);
   CHECK(error_of(values<float>(d_bias), sum_per_channel(shape, dy)) < 2e-6);
-  cpu().batch_norm_eval_backward(tdy, tx, {}, running_mean, running_var, 0, dx, {}, {});
+  cpu().batch_norm_eval_backward(tdy, tx, {}, {}, running_mean, running_var, 0, {}, dx, {}, {}, {});
   CHECK(error_of(values<float>(dx), scaled(shape, dy, Values(4, 0.5), Values(4))) < 2e-6);
 }
 
@@ -217,8 +217,8 @@ TEST_CASE("batch_norm gives the same bits for any number of threads") {
     const Threads scope(threads);
     const Tensor y = unwritten<float>(shape), dx = unwritten<float>(shape), mean = unwritten<float>({24}),
                  inv_std = unwritten<float>({24}), d_weight = unwritten<float>({24}), d_bias = unwritten<float>({24});
-    cpu().batch_norm_train(x, {}, {}, {}, {}, {}, y, mean, inv_std);
-    cpu().batch_norm_train_backward(dy, x, {}, mean, inv_std, dx, d_weight, d_bias);
+    cpu().batch_norm_train(x, {}, {}, {}, {}, {}, {}, {}, y, mean, inv_std);
+    cpu().batch_norm_train_backward(dy, {}, x, {}, {}, {}, mean, inv_std, {}, false, dx, {}, d_weight, d_bias);
     Values all;
     for (const Tensor& t : {y, dx, mean, inv_std, d_weight, d_bias}) {
       const Values part = values<float>(t);

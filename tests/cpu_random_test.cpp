@@ -2,6 +2,8 @@
 #include <numbers>
 #include <utility>
 
+#include "core/capture.hpp"
+#include "cuttle/ops.hpp"
 #include "cuttle/philox.hpp"
 #include "support/cpu_kernel_util.hpp"
 
@@ -28,7 +30,7 @@ template <class T> Values normal(std::int64_t n, PhiloxKey key, double mean = 0,
 Values dropout(const Values& x, double p, PhiloxKey key) {
   const Shape shape{static_cast<std::int64_t>(x.size())};
   const Tensor out = unwritten<float>(shape);
-  cpu().dropout(tensor<float>(x, shape), p, key, out);
+  cpu().dropout(tensor<float>(x, shape), p, key, {}, out);
   return values<float>(out);
 }
 
@@ -134,8 +136,25 @@ TEST_CASE("dropout keeps exactly the elements whose uniform number reaches p and
 TEST_CASE("dropout works in place and in f64") {
   const Values x = random_values(1000, 2);
   const Tensor t = tensor<double>(x, {1000}), out = unwritten<double>({1000});
-  cpu().dropout(t, 0.25, kKey, out);
-  cpu().dropout(t, 0.25, kKey, t);
+  cpu().dropout(t, 0.25, kKey, {}, out);
+  cpu().dropout(t, 0.25, kKey, {}, t);
   CHECK(values<double>(t) == values<double>(out));
   CHECK(error_of(values<double>(t), x) > 0.1);
+}
+
+TEST_CASE("dropout draws further on by what the device's counter says when it runs, forward and backward") {
+  const Tensor advance = tensor<std::int64_t>({25}, {}), x = tensor<float>(Values(1000, 1), {1000}).requires_grad_();
+  const auto drawn = [&](bool with_scope) {
+    manual_seed(5);
+    if (!with_scope) return dropout(x, 0.5);
+    const RandomAdvanceScope scope(advance);
+    return dropout(x, 0.5);
+  };
+  const Values plain = values<float>(drawn(false));
+  const Tensor y = drawn(true);
+  const Values later = values<float>(y);
+  // An offset counts groups of four numbers.
+  CHECK(Values(later.begin(), later.begin() + 900) == Values(plain.begin() + 100, plain.end()));
+  y.backward(Tensor::ones({1000}));
+  CHECK(values<float>(x.grad()) == later);
 }

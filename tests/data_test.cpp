@@ -277,6 +277,38 @@ TEST_CASE("images and labels of different counts, and labels without a class") {
   CHECK(contains(labels_cause(idx_file({3}, {1, 2, 255})), "image 2 the label 255"));
 }
 
+TEST_CASE("CIFAR-10's binary files become interleaved pixels with the training images' statistics") {
+  const TemporaryFolder folder;
+  Bytes one{3};
+  for (int plane = 0; plane < 3; ++plane) {
+    for (int i = 0; i < 1024; ++i) one.push_back(static_cast<std::uint8_t>(50 * plane + i % 50));
+  }
+  for (int n = 1; n <= 5; ++n) write_bytes(folder.file("data_batch_" + std::to_string(n) + ".bin"), one);
+  Bytes dark(3073, 0);
+  dark[0] = 9;
+  write_bytes(folder.file("test_batch.bin.gz"), gzipped(dark));
+  const ImageSet train = data::open(folder.path(), Split::train), test = data::open(folder.path(), Split::test);
+  CHECK(train.size() == 5);
+  CHECK(train.labels == std::vector<std::int64_t>(5, 3));
+  CHECK(train.classes[3] == "cat");
+  const auto image = train.image(4);
+  for (std::size_t i : {0u, 77u, 1023u}) {
+    for (std::size_t c = 0; c < 3; ++c) CHECK(image[3 * i + c] == 50 * c + i % 50);
+  }
+  CHECK(test.size() == 1);
+  CHECK(test.mean == train.mean);
+  CHECK(test.mean[2] == doctest::Approx((100 + 24.195) / 255).epsilon(1e-4));
+
+  write_bytes(folder.file("data_batch_2.bin"), Bytes(one.begin(), one.end() - 1));
+  CHECK(
+      cause([&] { data::open(folder.path(), Split::train); }, "data_batch_2.bin").find("3072 bytes, 3073 are wanted") !=
+      std::string::npos);
+  one[0] = 10;
+  write_bytes(folder.file("data_batch_2.bin"), one);
+  CHECK(cause([&] { data::open(folder.path(), Split::train); }, "data_batch_2.bin").find("label 10") !=
+        std::string::npos);
+}
+
 TEST_CASE("synthetic images are uniform, reproducible and as asked") {
   const ImageSet a = data::synthetic(500, 3, 8, 6, 7, 42), b = data::synthetic(500, 3, 8, 6, 7, 42);
   CHECK(a.pixels == b.pixels);

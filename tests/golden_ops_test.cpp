@@ -1,49 +1,12 @@
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <filesystem>
 
-#include "support/close.hpp"
-#include "support/op_cases.hpp"
+#include "support/golden.hpp"
 
 using namespace cuttle;
 using namespace cuttle::testing;
 
 namespace {
-
-/// The results in ops.f32, found by their offset.
-class GoldenValues {
- public:
-  GoldenValues() {
-    const std::string file = golden_path("ops.f32");
-    values_.resize(std::filesystem::file_size(file) / sizeof(float));
-    std::ifstream in(file, std::ios::binary);
-    in.read(reinterpret_cast<char*>(values_.data()), static_cast<std::streamsize>(values_.size() * sizeof(float)));
-  }
-
-  /// Relative error of t against the record of an expected tensor; infinite where the shapes differ.
-  double error_of(const Tensor& t, const Json& record) const {
-    const Shape shape = shape_from(record.at("shape"));
-    if (!t.defined() || t.shape() != shape) return std::numeric_limits<double>::infinity();
-    const bool sketched = record.at("sketch");
-    const std::size_t count = sketched ? 33 : static_cast<std::size_t>(shape.numel());
-    const auto begin = values_.begin() + record.at("at").get<std::ptrdiff_t>();
-    const std::vector<double> expected(begin, begin + static_cast<std::ptrdiff_t>(count));
-    const std::vector<double> values = t.to_vector<double>();
-    return sketched ? relative_error_to_sketch(values, expected) : relative_error(values, expected);
-  }
-
- private:
-  std::vector<float> values_;
-};
-
-/// "output", "grad x" or "after running_mean".
-Tensor result_named(const std::string& name, const Tensor& output, const Inputs& inputs) {
-  if (name == "output") return output;
-  const Tensor& input = inputs.at(name.substr(name.find(' ') + 1));
-  return name.starts_with("grad ") ? input.grad() : input;
-}
 
 void check_case(const GoldenValues& golden, const Json& op_case, TensorOptions options) {
   CAPTURE(op_case.at("name").get<std::string>());
@@ -85,8 +48,8 @@ TEST_CASE("adaptive and global average pooling and their gradients equal PyTorch
   check_family("adaptive_avg_pool2d");
   check_family("global_avg_pool2d");
 }
-TEST_CASE("relu, add and their in-place forms equal PyTorch's") {
-  for (const char* op : {"relu", "relu_", "add", "add_"}) check_family(op);
+TEST_CASE("relu, relu6, add and their in-place forms equal PyTorch's") {
+  for (const char* op : {"relu", "relu_", "relu6", "relu6_", "add", "add_"}) check_family(op);
 }
 TEST_CASE("mul, sum and mean equal PyTorch's") {
   for (const char* op : {"mul", "sum", "mean"}) check_family(op);
@@ -110,6 +73,8 @@ TEST_CASE("every golden case belongs to a family that is checked") {
                                           "global_avg_pool2d",
                                           "relu",
                                           "relu_",
+                                          "relu6",
+                                          "relu6_",
                                           "add",
                                           "add_",
                                           "mul",

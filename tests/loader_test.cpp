@@ -165,6 +165,48 @@ TEST_CASE("augmentation is the same whatever the threads, the prefetching and th
   CHECK(noise.size() > 20);
 }
 
+TEST_CASE("crop_flip moves by up to 4 pixels and mirrors every second image, from seed, epoch and index alone") {
+  constexpr std::int64_t kCount = 2000, kSide = 9;
+  ImageSet set;
+  set.height = set.width = kSide;
+  set.labels.assign(kCount, 0);
+  set.classes = {"0"};
+  set.mean = {0};
+  set.stddev = {1};
+  // One bright pixel in the middle, which no move takes out of sight, and a dim one to its right.
+  std::vector<std::uint8_t> image(kSide * kSide);
+  image[4 * kSide + 4] = 255;
+  image[4 * kSide + 5] = 51;
+  for (std::int64_t i = 0; i < kCount; ++i) set.pixels.insert(set.pixels.end(), image.begin(), image.end());
+
+  LoaderOptions options{.batch = kCount, .seed = 3, .crop_flip = true};
+  const Loader loader(set, options);
+  const auto values = loader.load(0, 0).images.to_vector<float>();
+  std::vector<int> places(kSide * kSide);
+  int right = 0, left = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i) * kSide * kSide, end = begin + kSide * kSide;
+    const auto place = std::find(begin, end, 1.0f) - begin;
+    const auto dim = std::find_if(begin, end, [](float v) { return v > 0.1f && v < 0.3f; }) - begin;
+    REQUIRE(place < kSide * kSide);
+    ++places[static_cast<std::size_t>(place)];
+    right += dim == place + 1;
+    left += dim == place - 1;
+    // The dim one is out of sight only beyond the edge that its neighbour stands at.
+    if (dim == kSide * kSide) CHECK((place % kSide == 0 || place % kSide == kSide - 1));
+  }
+  // 24.7 +- 5 standard deviations, at each of the 81 places; 8/9 of 1000 +- 5.
+  for (const int n : places) CHECK(std::abs(n - 25) < 26);
+  CHECK(std::abs(right - 889) < 112);
+  CHECK(std::abs(left - 889) < 112);
+  CHECK(loader.load(1, 0).images.to_vector<float>() != values);
+
+  options.batch = 700;
+  options.prefetch = false;
+  const auto second = Loader(set, options).load(0, 1).images.to_vector<float>();
+  CHECK(std::equal(second.begin(), second.end(), values.begin() + 700 * kSide * kSide));
+}
+
 TEST_CASE("a run that stops within an epoch goes on with the same batches") {
   const ImageSet set = numbered(50);
   const LoaderOptions options{.batch = 8, .shuffle = true, .seed = 4, .transform = add_noise};

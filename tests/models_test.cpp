@@ -10,10 +10,12 @@
 
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
+#include "support/hashed.hpp"
 
 namespace ct = cuttle;
 using ct::Tensor;
 using doctest::Approx;
+using namespace cuttle::testing;
 
 namespace {
 
@@ -50,40 +52,6 @@ std::map<std::string, std::vector<double>> results(const std::string& file) {
     for (double value = 0; in >> value;) all[name].push_back(value);
   }
   return all;
-}
-
-/// Values in [-0.5, 0.5), the same as in tests/golden/resnet.py.
-Tensor hashed(std::uint32_t index, const ct::Shape& shape) {
-  std::vector<double> values(static_cast<std::size_t>(shape.numel()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint32_t h = (static_cast<std::uint32_t>(i) + 1) * 2654435761u ^ (index * 0x9E3779B9u);
-    h ^= h >> 16;
-    h *= 0x85EBCA6Bu;
-    h ^= h >> 13;
-    values[i] = h * 0x1p-32 - 0.5;
-  }
-  return Tensor::from(values, shape);
-}
-
-Tensor affine(double factor, const Tensor& u, double offset) {
-  std::vector<double> values = u.to_vector<double>();
-  for (double& v : values) v = factor * v + offset;
-  return Tensor::from(values, u.shape());
-}
-
-void fill(ct::nn::Module& model) {
-  std::vector<ct::nn::NamedTensor> state = model.state();
-  for (std::uint32_t index = 0; index < state.size(); ++index) {
-    auto& [name, t] = state[index];
-    const Tensor u = hashed(index, t.shape());
-    const bool positive = name.ends_with("weight") || name.ends_with("running_var");
-    if (t.rank() > 1) {
-      t = affine(std::sqrt(24.0 * static_cast<double>(t.size(0)) / static_cast<double>(t.numel())), u, 0);
-    } else if (t.rank() == 1) {
-      t = affine(0.4, u, positive ? 1 : 0);
-    }
-  }
-  ct::nn::load_state(model, state);
 }
 
 void check_close(const std::string& name, const std::vector<double>& got, const std::vector<double>& expected) {
@@ -125,8 +93,8 @@ void check_against_pytorch(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("resnet18 and resnet50 have torchvision's names and shapes in its order") {
-  for (const std::string name : {"resnet18", "resnet50"}) {
+TEST_CASE("models have torchvision's names and shapes in its order") {
+  for (const std::string name : {"resnet18", "resnet50", "vgg11_bn", "vgg16_bn", "mobilenet_v2"}) {
     std::vector<std::string> got;
     for (const auto& t : make(name, 1000)->state()) got.push_back(t.name + " " + t.tensor.shape().str());
     CHECK(got == lines(name + "_state.txt"));
@@ -139,6 +107,8 @@ TEST_CASE("models have the published numbers of parameters") {
   CHECK(parameter_count(*make("resnet34", 1000)) == 21'797'672);
   CHECK(parameter_count(*make("resnet50", 1000)) == 25'557'032);
   CHECK(parameter_count(*make("resnet18_cifar", 10)) == 11'173'962);
+  CHECK(parameter_count(*make("vgg13_bn", 1000)) == 133'053'736);
+  CHECK(parameter_count(*make("mobilenet_v2", 1000)) == 3'504'872);
 }
 
 TEST_CASE("lenet has its layers in order and gives logits for any image of at least 4x4") {
@@ -174,6 +144,51 @@ TEST_CASE("resnets start as torchvision's: fan-out normal convolutions, norms of
 TEST_CASE("resnet18 gives PyTorch's logits, gradients and running statistics") { check_against_pytorch("resnet18"); }
 
 TEST_CASE("resnet50 gives PyTorch's logits, gradients and running statistics") { check_against_pytorch("resnet50"); }
+
+TEST_CASE("mobilenet_v2 gives PyTorch's logits and gradients in evaluation mode") {
+  const auto model = make("mobilenet_v2", 10);
+  model->to(ct::DType::f64);
+  fill(*model);
+  model->eval();
+  const auto expected = results("mobilenet_v2_results.txt");
+  const Tensor logits = (*model)(affine(4, hashed(1000, {2, 3, 64, 64}), 0));
+  check_close("eval_logits", logits.to_vector<double>(), expected.at("eval_logits"));
+  ct::cross_entropy(logits, Tensor::from<std::int64_t>({3, 7}, {2})).backward();
+  int compared = 0;
+  for (const ct::nn::NamedTensor& p : model->named_parameters()) {
+    const auto found = expected.find("grad_norm:" + p.name);
+    if (found == expected.end()) continue;
+    check_close(p.name, {norm(p.tensor.grad())}, found->second);
+    ++compared;
+  }
+  CHECK(compared == 5);
+}
+
+TEST_CASE("mobilenet_v2 and vgg11_bn draw dropout in training, and start as torchvision's") {
+  ct::manual_seed(1);
+  const auto model = make("mobilenet_v2", 10);
+  const Tensor x = Tensor::randn({2, 3, 64, 64});
+  CHECK((*model)(x).to_vector<float>() != (*model)(x).to_vector<float>());
+  model->eval();
+  CHECK((*model)(x).to_vector<float>() == (*model)(x).to_vector<float>());
+  for (const ct::nn::NamedTensor& p : model->named_parameters()) {
+    const auto& [name, t] = p;
+    CAPTURE(p.name);
+    const double n = static_cast<double>(t.numel());
+    if (t.rank() == 4) {
+      const double variance = 2.0 / static_cast<double>(t.size(0) * t.size(2) * t.size(3));
+      CHECK(std::abs(norm(t) * norm(t) / n - variance) < 5 * variance * std::sqrt(2 / n));
+    } else if (t.rank() == 2) {
+      CHECK(std::abs(norm(t) * norm(t) / n - 1e-4) < 5e-4 * std::sqrt(2 / n));
+    } else {
+      const bool ones = name.ends_with("weight");
+      CHECK(t.to_vector<float>() == std::vector<float>(static_cast<std::size_t>(t.numel()), ones ? 1.0f : 0.0f));
+    }
+  }
+  const auto vgg = ct::models::find("vgg11_bn").make(3, 32, 7);
+  CHECK((*vgg)(Tensor::randn({2, 3, 32, 32})).shape() == ct::Shape{2, 7});
+  CHECK_THROWS_AS(ct::models::find("vgg11_bn").make(3, 31, 7), ct::ShapeError);
+}
 
 TEST_CASE("resnet18_cifar keeps the full resolution in its stem and gives every parameter a gradient") {
   const auto model = make("resnet18_cifar", 10);

@@ -281,6 +281,7 @@ TEST_CASE("layers are the ops with their options and mode") {
   same(nn::AdaptiveAvgPool2d({3, 2})(x), ct::adaptive_avg_pool2d(x, {3, 2}));
   same(nn::Flatten()(x), ct::flatten(x));
   same(nn::ReLU()(x), ct::relu(x));
+  same(nn::ReLU6()(ct::mul(x, 10)), ct::relu6(ct::mul(x, 10)));
   CHECK(nn::Identity()(x).shared() == x.shared());
 
   nn::Dropout dropout(0.5);
@@ -292,6 +293,9 @@ TEST_CASE("layers are the ops with their options and mode") {
   Tensor changed = x.clone();
   nn::ReLU({.inplace = true})(changed);
   same(changed, ct::relu(x));
+  Tensor cut = ct::mul(x, 10);
+  nn::ReLU6({.inplace = true})(cut);
+  same(cut, ct::relu6(ct::mul(x, 10)));
 }
 
 TEST_CASE("BatchNorm2d counts and follows training batches and uses what it learned in evaluation") {

@@ -1,4 +1,4 @@
-#include "train/step.hpp"
+#include "train/stepper.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,11 +6,13 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <tuple>
 
 #include "cuttle/autograd.hpp"
 #include "cuttle/device.hpp"
 #include "cuttle/nn.hpp"
 #include "cuttle/ops.hpp"
+#include "cuttle/optim.hpp"
 #include "cuttle/random.hpp"
 #include "support/quadrants.hpp"
 #include "train/config.hpp"
@@ -28,6 +30,20 @@ TrainConfig config_for(std::int64_t images) {
   config.lr = 0.02;
   resolve_for(config, images);
   return config;
+}
+
+/// Runs one step and waits for its result.
+StepResult one_step(Stepper& stepper, const Window& window, double lr) {
+  stepper.step(window, lr);
+  return stepper.next(true).value();
+}
+
+std::vector<float> flat_parameters(const nn::Module& module) {
+  std::vector<float> all;
+  for (const Tensor& p : module.parameters()) {
+    for (const float v : p.to_vector<float>()) all.push_back(v);
+  }
+  return all;
 }
 
 /// Norms, a sum of two branches and a global average, as in resnets, but small.
@@ -63,10 +79,8 @@ std::vector<std::vector<float>> trained(const Maker& make, const data::ImageSet&
   const auto optimizer = make_optimizer(config_for(set.size()), *module);
   const data::Loader loader(set, {.batch = set.size()});
   const Window window{.batches = 1, .images = set.size(), .load = [&](std::int64_t) { return loader.load(0, 0); }};
-  for (int i = 0; i < 2; ++i) {
-    accumulate_gradients(*module, *optimizer, window, {.clip_grad_norm = 1});
-    optimizer->step();
-  }
+  Stepper stepper(*module, *optimizer, {.clip_grad_norm = 1});
+  for (int i = 0; i < 2; ++i) stepper.step(window, 0.02);
   set_num_threads(0);
   std::vector<std::vector<float>> state;
   for (const nn::NamedTensor& t : module->state()) state.push_back(t.tensor.to_vector<float>());
@@ -84,9 +98,9 @@ TEST_CASE("accumulated batches of unequal size give the gradient of one large ba
     const auto optimizer = make_optimizer(config, *module);
     const data::Loader loader(set, {.batch = batch, .shuffle = true});
     REQUIRE(loader.batches() == batches);
-    const StepResult result = accumulate_gradients(
-        *module, *optimizer,
-        {.batches = batches, .images = 21, .load = [&](std::int64_t b) { return loader.load(0, b); }}, {});
+    Stepper stepper(*module, *optimizer, {.most_batches = batches});
+    const StepResult result = one_step(
+        stepper, {.batches = batches, .images = 21, .load = [&](std::int64_t b) { return loader.load(0, b); }}, 0.02);
     std::vector<float> values;
     for (const Tensor& p : module->parameters()) {
       for (const float g : p.grad().to_vector<float>()) values.push_back(g);
@@ -97,7 +111,7 @@ TEST_CASE("accumulated batches of unequal size give the gradient of one large ba
   const auto [small, actual] = gradient(8, 3);  // 8, 8 and 5
   CHECK(small.loss == doctest::Approx(large.loss).epsilon(1e-6));
   CHECK(small.correct == large.correct);
-  CHECK(small.grad_norm.value() == doctest::Approx(large.grad_norm.value()).epsilon(1e-5));
+  CHECK(small.grad_norm == doctest::Approx(large.grad_norm).epsilon(1e-5));
   double largest = 0, difference = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
@@ -106,30 +120,81 @@ TEST_CASE("accumulated batches of unequal size give the gradient of one large ba
   CHECK(difference < 1e-5 * largest);
 }
 
-TEST_CASE("a step that measures no norm takes the same gradients and still finds a loss that is not finite") {
+TEST_CASE("clipping scales the update and leaves the gradients and the norm as they were") {
   const data::ImageSet set = quadrants(8);
-  const TrainConfig config = config_for(8);
   const data::Loader loader(set, {.batch = 8});
   const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b) { return loader.load(0, b); }};
+  const auto change = [&](double clip) {
+    manual_seed(4);
+    const auto module = make_module(spec_for("lenet", set));
+    optim::SGD sgd(module->parameters(), {});
+    const std::vector<float> before = flat_parameters(*module);
+    Stepper stepper(*module, sgd, {.clip_grad_norm = clip});
+    const StepResult result = one_step(stepper, window, 1);
+    CHECK(result.grad_norm == doctest::Approx(optim::grad_norm(module->parameters()).item<float>()));
+    CHECK(result.finite());
+    double squares = 0;
+    const std::vector<float> after = flat_parameters(*module);
+    for (std::size_t i = 0; i < after.size(); ++i) squares += std::pow(double{after[i]} - before[i], 2);
+    return std::pair(std::sqrt(squares), result.grad_norm);
+  };
+  const auto [whole, norm] = change(0);
+  CHECK(whole == doctest::Approx(norm).epsilon(1e-4));
+  CHECK(change(norm / 10).first == doctest::Approx(norm / 10).epsilon(1e-3));
+  CHECK(change(norm * 10).first == doctest::Approx(norm).epsilon(1e-4));
+}
+
+TEST_CASE("after a gradient that is not finite no step changes the weights any more") {
+  const data::ImageSet set = quadrants(16);
+  const data::Loader loader(set, {.batch = 8});
   const auto module = make_module(spec_for("lenet", set));
-  const auto optimizer = make_optimizer(config, *module);
-  const StepResult with = accumulate_gradients(*module, *optimizer, window, {});
-  CHECK(with.grad_norm.value() == optim::grad_norm(module->parameters()).item<float>());
-  const StepResult without = accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false});
-  CHECK(!without.grad_norm);
-  CHECK(without.loss == with.loss);
-  CHECK(without.correct == with.correct);
-  CHECK(without.finite());
-  const StepResult clipped =
-      accumulate_gradients(*module, *optimizer, window, {.clip_grad_norm = 1e-3, .measure_grad_norm = false});
-  CHECK(clipped.grad_norm == with.grad_norm);
-  CHECK(optim::grad_norm(module->parameters()).item<float>() == doctest::Approx(1e-3));
-  {
-    const NoGrad no_grad;
-    Tensor bias = module->parameters().back();
-    bias.fill_(std::numeric_limits<double>::quiet_NaN());
-  }
-  CHECK(!accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false}).finite());
+  const auto optimizer = make_optimizer(config_for(16), *module);
+  Stepper stepper(*module, *optimizer, {});
+  const auto window = [&](double poison) {
+    return Window{.batches = 1, .images = 8, .load = [&loader, poison](std::int64_t) {
+                    data::Batch batch = loader.load(0, 0);
+                    if (poison != 0) batch.images = mul(batch.images, poison);
+                    return batch;
+                  }};
+  };
+  CHECK(one_step(stepper, window(0), 0.01).finite());
+  const std::vector<float> good = flat_parameters(*module);
+  const StepResult bad = one_step(stepper, window(std::numeric_limits<double>::infinity()), 0.01);
+  CHECK(bad.skipped());
+  const StepResult after = one_step(stepper, window(0), 0.01);
+  CHECK(std::isfinite(after.loss));
+  CHECK(after.skipped());
+  CHECK(flat_parameters(*module) == good);
+}
+
+TEST_CASE("a scaled loss gives the same step, and overflow leaves steps out and halves the scale") {
+  const data::ImageSet set = quadrants(8);
+  const data::Loader loader(set, {.batch = 8});
+  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b) { return loader.load(0, b); }};
+  const auto run = [&](bool scaled, float scale) {
+    manual_seed(4);
+    const auto module = make_module(spec_for("lenet", set));
+    optim::SGD sgd(module->parameters(), {});
+    Stepper stepper(*module, sgd, {.clip_grad_norm = 1, .scale_loss = scaled});
+    if (scaled) stepper.set_loss_scale({.scale = scale});
+    const std::vector<float> before = flat_parameters(*module);
+    const StepResult result = one_step(stepper, window, 0.5);
+    CHECK(stepper.loss_scale().scale == result.loss_scale.scale);
+    return std::tuple(result, before, flat_parameters(*module));
+  };
+  const auto [plain, start, expected] = run(false, 1);
+  const auto [scaled, start2, actual] = run(true, 1024);  // a power of two: exact
+  CHECK(scaled.loss == plain.loss);
+  CHECK(scaled.grad_norm == doctest::Approx(plain.grad_norm).epsilon(1e-6));
+  CHECK(scaled.loss_scale.scale == 1024);
+  CHECK(scaled.loss_scale.good_steps == 1);
+  for (std::size_t i = 0; i < actual.size(); ++i) REQUIRE(actual[i] == doctest::Approx(expected[i]).epsilon(1e-6));
+  const auto [lost, start3, unchanged] = run(true, std::numeric_limits<float>::max());
+  CHECK(lost.skipped());
+  CHECK(std::isfinite(lost.loss));
+  CHECK(lost.loss_scale.scale < std::numeric_limits<float>::max());
+  CHECK(lost.loss_scale.skipped_steps == 1);
+  CHECK(unchanged == start3);
 }
 
 TEST_CASE("training gives the same bits with any number of threads") {

@@ -383,7 +383,8 @@ TEST_CASE("impossible settings are named") {
   CHECK(names(cause_of([](TrainConfig& c) { c.warmup = 39; }), "--warmup 39"));
   CHECK(names(cause_of([](TrainConfig& c) { c.threads = -1; }), "--threads -1"));
   CHECK(cause_of([](TrainConfig& c) { c.warmup = 38; }) == "accepted");
-  CHECK_THROWS_AS(parse_precision("fp16"), UsageError);
+  CHECK_THROWS_WITH_AS(check_precision(parse_precision("fp16"), kCpu), doctest::Contains("GPU"), UsageError);
+  CHECK_NOTHROW(check_precision(Precision::tf32, kCpu));
   CHECK_THROWS_AS(parse_precision("fp8"), UsageError);
   CHECK_THROWS_AS(parse_schedule("linear"), UsageError);
 }
@@ -446,11 +447,15 @@ TEST_CASE("every setting survives being saved") {
   c.clip_grad_norm = 1.5;
   c.device = "cpu";
   c.precision = Precision::tf32;
+  c.augment = Augment::crop_flip;
+  c.conv = ConvPath::gemm;
+  c.deterministic = true;
+  c.workspace_limit = 1 << 19;
   c.memory_limit = 1 << 20;
   c.threads = 2;
   c.seed = 9;
   const nlohmann::ordered_json defaults = to_json(TrainConfig()), saved = to_json(c);
-  CHECK(saved.size() == 21);
+  CHECK(saved.size() == 25);
   for (const auto& item : saved.items()) {
     const std::string& key = item.key();
     CAPTURE(key);
@@ -509,6 +514,7 @@ TEST_CASE("metrics hold each step once, though a later part of the file was neve
   start.resumed_at_step = 4;
   metrics.started(start);
   write(metrics, 5, 7);
+  metrics.flush();
   std::ifstream in(file);
   std::int64_t expected = 0;
   for (std::string line; std::getline(in, line);) {

@@ -35,6 +35,10 @@ struct ImageSet {
 /// Throws DataError naming the file: missing, not IDX, of another magic, truncated, with trailing bytes, empty, corrupt
 /// gzip, sizes that cannot be, counts that differ, a label without a class.
 ImageSet mnist(const std::string& directory, Split split);
+/// CIFAR-10's binary version and sets in its format: data_batch_1.bin to data_batch_5.bin, test_batch.bin (each may be
+/// gzipped), 32x32 colour images. Classes are the lines of batches.meta.txt, or CIFAR-10's; mean and stddev as in
+/// mnist(). Throws DataError naming the file: missing, empty, truncated, corrupt gzip, a label without a class.
+ImageSet cifar10(const std::string& directory, Split split);
 /// Any pair of IDX files, gzipped or not; mean and stddev are those of the images. Throws as mnist().
 ImageSet idx(const std::string& images_file, const std::string& labels_file);
 /// Random images and labels of the given shape, from (seed, kStreamSynthetic). Throws UsageError on a size below 1.
@@ -44,7 +48,7 @@ ImageSet synthetic(std::int64_t count, std::int64_t channels, std::int64_t heigh
 ImageSet open(const std::string& path, Split split);
 
 struct Batch {
-  Tensor images;  ///< f32[N,C,H,W], normalised
+  Tensor images;  ///< of the loader's dtype, [N,C,H,W], normalised
   Tensor labels;  ///< i64[N]
 };
 
@@ -58,6 +62,10 @@ struct LoaderOptions {
   bool drop_last = false;
   std::uint64_t seed = 0;
   Device device = kCpu;
+  DType dtype = DType::f32;  ///< of the images; any floating one
+  /// Moves each image by up to 4 pixels up, down, left and right, black where nothing is left, and mirrors every second
+  /// one: torchvision's RandomCrop(padding=4) and RandomHorizontalFlip. Drawn from (seed, epoch, index of the image).
+  bool crop_flip = false;
   ImageTransform transform = {};
   bool prefetch = true;  ///< gather the next batch in a thread of its own; changes no number
 };

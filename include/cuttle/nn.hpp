@@ -60,6 +60,8 @@ class Module {
   void add_buffer(std::string name, Tensor& buffer);
   /// What this module's own tensors are kept in when the model computes in `compute`.
   virtual DType tensor_dtype(DType compute) const { return compute; }
+  /// Shows an output of this module to the observer, for calls beside operator(); returns it.
+  Tensor observed(Tensor output);
 
  private:
   template <class M, class Visit> static void visit(M& module, const std::string& prefix, const Visit& visitor);
@@ -123,11 +125,13 @@ class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options);
   Tensor forward(const Tensor& x) override;
+  Tensor relu(const Tensor& x);  ///< with ReLU in the same pass over memory; an observer sees the result of both
   std::string kind() const override { return "Conv2d"; }
   const Conv2dOptions& options() const { return options_; }
   Tensor weight, bias;
 
  private:
+  Tensor convolve(const Tensor& x, const Activation& then);
   Conv2dOptions options_;
 };
 
@@ -139,6 +143,7 @@ class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
   Tensor forward(const Tensor& x) override;
+  Tensor relu(const Tensor& x);  ///< with ReLU in the same pass over memory; an observer sees the result of both
   std::string kind() const override { return "Linear"; }
   Tensor weight, bias;
 };
@@ -153,6 +158,11 @@ class BatchNorm2d : public Module {
  public:
   explicit BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options = {});
   Tensor forward(const Tensor& x) override;
+  // The same with what follows it in one pass over memory; an observer sees the result of all.
+  Tensor relu(const Tensor& x);
+  Tensor relu6(const Tensor& x);
+  Tensor add(const Tensor& x, const Tensor& residual);
+  Tensor add_relu(const Tensor& x, const Tensor& residual);
   std::string kind() const override { return "BatchNorm2d"; }
   Tensor weight, bias, running_mean, running_var, num_batches_tracked;
 
@@ -161,6 +171,7 @@ class BatchNorm2d : public Module {
   DType tensor_dtype(DType compute) const override { return compute == DType::f64 ? DType::f64 : DType::f32; }
 
  private:
+  Tensor normalize(const Tensor& x, const Activation& then);
   BatchNorm2dOptions options_;
 };
 
@@ -172,6 +183,16 @@ class ReLU : public Module {
   explicit ReLU(ReLUOptions options = {}) : options_(options) {}
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "ReLU"; }
+
+ private:
+  ReLUOptions options_;
+};
+
+class ReLU6 : public Module {
+ public:
+  explicit ReLU6(ReLUOptions options = {}) : options_(options) {}
+  Tensor forward(const Tensor& x) override;
+  std::string kind() const override { return "ReLU6"; }
 
  private:
   ReLUOptions options_;

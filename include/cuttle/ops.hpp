@@ -1,12 +1,24 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "cuttle/tensor.hpp"
 
-/// Every op. All are differentiable unless they say otherwise, take tensors of one device and one floating dtype, and
-/// throw ShapeError, DtypeError or DeviceError with each tensor's description. Semantics are PyTorch's.
+/// Every op. All are differentiable unless they say otherwise, take tensors of one device and one floating dtype (but
+/// parameters of conv2d and linear may be f32 for activations of 16 bits: they are used through a copy that is kept
+/// beside them, and their gradients have 16 bits), and throw ShapeError, DtypeError or DeviceError with each tensor's
+/// description. Semantics are PyTorch's.
 /// Names: N batch, C channels, H,W input and P,Q output height and width, K filters, R,S filter height and width.
 namespace cuttle {
+
+/// What follows an op in the same call: y = min(max(op(x) + residual, 0), ceiling), the clamp only where `relu` is set
+/// (ceiling 6 makes it ReLU6). residual, of the result's shape and dtype, may be undefined; one of the other layout is
+/// converted first. UsageError for a ceiling that is not above 0.
+struct Activation {
+  Tensor residual = {};
+  bool relu = false;
+  double ceiling = std::numeric_limits<double>::infinity();
+};
 
 // ---- Convolution and linear ------------------------------------------------------------------------------------
 struct Conv2dOptions {
@@ -15,11 +27,13 @@ struct Conv2dOptions {
 };
 /// x[N,C,H,W], weight[K,C/groups,R,S], bias[K] or undefined -> [N,K,P,Q],
 /// P = (H + 2*padding - dilation*(R-1) - 1)/stride + 1, rounded down. Cross-correlation, as in every framework.
-/// A weight of the other layout is converted first.
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {});
+/// A weight of the other layout is converted first. `then` gives the values of add_() and relu_() behind it: a ReLU
+/// alone is part of the convolution's own pass over memory, anything else is computed behind it.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv2dOptions options = {},
+              const Activation& then = {});
 
-/// x[..., I], weight[O, I], bias[O] or undefined -> [..., O] = x weight^T + bias.
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+/// x[..., I], weight[O, I], bias[O] or undefined -> [..., O] = x weight^T + bias. `then` as in conv2d.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Activation& then = {});
 
 // ---- Pooling ---------------------------------------------------------------------------------------------------
 struct Pool2dOptions {
@@ -40,6 +54,8 @@ Tensor global_avg_pool2d(const Tensor& x);  ///< -> [N,C,1,1]
 Tensor relu(const Tensor& x);
 /// In place; returns x. Backward needs only the output.
 Tensor relu_(Tensor x);
+Tensor relu6(const Tensor& x);                 ///< min(max(x, 0), 6); its gradient is zero at both ends, as in PyTorch
+Tensor relu6_(Tensor x);                       ///< in place; returns x
 Tensor add(const Tensor& a, const Tensor& b);  ///< same shapes
 Tensor add_(Tensor a, const Tensor& b);        ///< a += b in place; returns a
 Tensor mul(const Tensor& x, double factor);
@@ -59,9 +75,10 @@ struct BatchNorm2dOptions {
 };
 /// Over N,H,W of each channel of x[N,C,H,W]. Training normalises with the batch's mean and biased variance and moves
 /// running_mean and running_var (f32[C], changed in place, may be undefined) towards the mean and unbiased variance;
-/// otherwise it normalises with the running ones. weight[C] and bias[C] may be undefined (1 and 0).
+/// otherwise it normalises with the running ones. weight[C] and bias[C] may be undefined (1 and 0). `then` gives the
+/// values of add() and relu() behind it, all in one pass over memory.
 Tensor batch_norm2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
-                    BatchNorm2dOptions options = {});
+                    BatchNorm2dOptions options = {}, const Activation& then = {});
 
 // ---- Shape -----------------------------------------------------------------------------------------------------
 /// Dimensions from `start` on become one, in logical order: an NHWC tensor with C > 1 and H*W > 1 is copied, all else
@@ -87,8 +104,17 @@ Tensor correct_count(const Tensor& logits, const Tensor& targets);
 double accuracy(const Tensor& logits, const Tensor& targets);
 
 // ---- Input -----------------------------------------------------------------------------------------------------
-/// Images u8[N,C,H,W] -> f32 of the same shape, (x/255 - mean[c]) / stddev[c]; mean and stddev f32[C]. No gradient.
-Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev);
+struct NormalizeOptions {
+  DType dtype = DType::f32;  ///< of the result; any floating one
+  /// i32[N,3] or undefined: top, left and flip of each image. What stands at (h, w) comes from row h + top and column
+  /// left + (flip ? W-1-w : w); outside the image that is black (0 before normalising), as torchvision's RandomCrop
+  /// pads.
+  Tensor windows = {};
+};
+/// Images u8[N,C,H,W] -> floats of the same shape and layout, (x/255 - mean[c]) / stddev[c]; mean and stddev f32[C]. No
+/// gradient.
+Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev,
+                        const NormalizeOptions& options = {});
 
 // ---- Checks ----------------------------------------------------------------------------------------------------
 Tensor non_finite_count(const Tensor& x);  ///< NaN and infinite elements -> i64 scalar. No gradient.

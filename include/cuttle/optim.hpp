@@ -18,13 +18,16 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Throws DeviceError or DtypeError, before any change, where parameters lie on several devices or a gradient is of
-  /// another dtype than its parameter.
-  void step();
+  /// `factor` (f32 scalar on the parameters' device) multiplies the gradients; where it is not finite nothing changes
+  /// and the update does not count in state(). The device decides that, without being waited for. Throws DeviceError or
+  /// DtypeError, before any change, where parameters lie on several devices or factor is of another device or dtype.
+  void step(const Tensor& factor = {});
   void zero_grad();  ///< drops the gradients
   double lr() const { return lr_; }
   void set_lr(double lr);                        ///< throws UsageError unless finite and >= 0
-  std::int64_t steps() const { return steps_; }  ///< calls of step() so far
+  std::int64_t steps() const { return steps_; }  ///< calls of step() so far, skipped ones included
+  /// For recorded steps, which run without a call: sets what steps() counts. The device counts for itself.
+  void set_steps(std::int64_t steps) { steps_ = steps; }
   const std::vector<Tensor>& parameters() const { return params_; }
   /// Copies of the state, to save: "step" (i64 scalar), "updates" (i64[parameters], how often each was updated), and
   /// for each parameter i that was, "momentum.i" (or "exp_avg.i", "exp_avg_sq.i"). Options and learning rate are the
@@ -39,12 +42,14 @@ class Optimizer {
     std::string name;
     std::vector<Tensor> tensors;
   };
-  /// Parameters with gradients that were updated equally often, this time included in `step`.
+  /// Parameters with gradients that were updated equally often.
   struct Group {
     std::vector<Tensor> params, grads;
+    std::vector<Tensor> copies;               ///< in f16 or bf16, to be kept equal; undefined where there is none
     std::vector<std::vector<Tensor>> states;  ///< in the order of the state names
     std::vector<double> decay;                ///< weight decay of each parameter
-    Tensor step;                              ///< i64 scalar
+    Tensor step;                              ///< i64 scalar: updates so far; the kernel counts this one
+    Tensor factor;                            ///< of the gradients, f32 scalar; undefined: 1
   };
 
   /// Throws UsageError naming the value: no parameters, one twice, one that is a result; lr or weight_decay negative or
@@ -63,6 +68,7 @@ class Optimizer {
   void check_devices() const;
   void follow_parameters();
   void split_cohorts();
+  void check_factor(const Tensor& factor) const;
   Group group_of(const Cohort& cohort);
 
   const char* name_;

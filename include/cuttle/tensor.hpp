@@ -89,8 +89,10 @@ class Tensor {
   bool requires_grad() const;  ///< a leaf asked for it, or some input of its op did
   bool is_leaf() const;
   Tensor& requires_grad_(bool value = true);  ///< leaves of floating dtype only
-  Tensor grad() const;                        ///< undefined until a backward reached this leaf
-  void set_grad(const Tensor& gradient);      ///< undefined clears it
+  /// Undefined until a backward reached this leaf. That of an f32 leaf is f16 or bf16 where an op on such activations
+  /// delivered it, and f32 once a second one was added to it.
+  Tensor grad() const;
+  void set_grad(const Tensor& gradient);  ///< of the leaf's dtype, or f16 or bf16 for f32; undefined clears it
   /// Gradients of this scalar are added to the leaves it came from. Throws AutogradError if it is not a scalar, needs
   /// no gradient or was consumed by an earlier backward, or if a saved tensor was changed in place.
   void backward() const;

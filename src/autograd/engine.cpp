@@ -21,13 +21,16 @@ Tensor sum_of(Tensor a, Tensor b) {
 
 void add_to_leaf(TensorImpl& leaf, Tensor g) {
   // The leaf may have been given other data (Module::to) since the op that used it ran.
-  if (g.shape() != leaf.shape || g.dtype() != leaf.dtype || g.device() != leaf.storage->device()) {
+  if (g.shape() != leaf.shape || !can_be_gradient(g.dtype(), leaf.dtype) || g.device() != leaf.storage->device()) {
     throw AutogradError(fmt::format("backward: the gradient {} does not fit its leaf, which is {}{} on {} by now",
                                     g.str(), name_of(leaf.dtype), leaf.shape.str(), leaf.storage->device().str()),
                         "convert or move the model before the forward pass, not between forward and backward");
   }
   if (g.rank() == 4) g = g.to(leaf.layout);
   if (leaf.grad.defined()) {
+    // One gradient of 16 bits is kept as it came; sums are made in the leaf's own precision.
+    leaf.grad = leaf.grad.to(leaf.dtype);
+    g = g.to(leaf.dtype);
     if (g.numel() > 0) kernels(g).add(leaf.grad, g, leaf.grad);
     leaf.grad.impl()->storage->bump("backward");
     return;
@@ -79,7 +82,7 @@ void run(const std::shared_ptr<Node>& root, Tensor gradient) {
   struct Cleanup {  // an op that throws leaves no half-summed gradient behind
     const std::vector<Node*>& nodes;
     ~Cleanup() {
-      for (Node* node : nodes) node->pending = {};
+      for (Node* node : nodes) node->pending = node->second = {};
     }
   } cleanup{all};
 
@@ -114,14 +117,23 @@ void Gradients::give(std::size_t i, Tensor g) {
   if (edge.leaf) {
     add_to_leaf(*edge.leaf, std::move(g));
   } else if (edge.node) {
-    Tensor& pending = edge.node->pending;
-    pending = pending.defined() ? sum_of(std::move(pending), std::move(g)) : std::move(g);
+    Node& to = *edge.node;
+    if (!to.pending.defined()) {
+      to.pending = std::move(g);
+    } else if (to.takes_two == TakesTwo::yes && to.missing == 1 && !to.second.defined()) {
+      to.second = std::move(g);  // the last one: an earlier one would wait in memory for those that follow
+    } else {
+      to.pending = sum_of(std::move(to.pending), std::move(g));
+    }
   }
 }
 
+Tensor Gradients::take_second() { return std::move(node_.second); }
+
 Tensor Gradients::accumulated(std::size_t i) const {
   const Node::Edge& edge = node_.inputs.at(i);
-  return edge.leaf ? edge.leaf->grad : Tensor();
+  const bool whole = edge.leaf && edge.leaf->grad.defined() && edge.leaf->grad.dtype() == edge.leaf->dtype;
+  return whole ? edge.leaf->grad : Tensor();
 }
 
 }  // namespace autograd

@@ -67,12 +67,14 @@ bool recording(std::initializer_list<const Tensor*> inputs) {
   return false;
 }
 
-void record(const char* op, Tensor& out, std::initializer_list<const Tensor*> inputs, Backward backward) {
+void record(const char* op, Tensor& out, std::initializer_list<const Tensor*> inputs, Backward backward,
+            TakesTwo takes_two) {
   static std::atomic<std::uint64_t> sequence{0};
   auto node = std::make_shared<Node>();
   node->op = op;
   node->backward = std::move(backward);
   node->sequence = ++sequence;
+  node->takes_two = takes_two;
   node->inputs.reserve(inputs.size());
   for (const Tensor* t : inputs) {
     Node::Edge edge;

@@ -21,14 +21,20 @@ class Gradients {
   /// Adds g to the gradient of input i. Hand over by move what is yours alone: it is then kept, not copied.
   void give(std::size_t i, Tensor g);
   /// The gradient that leaf i has accumulated so far, for kernels that add to it themselves (beta = 1); undefined if
-  /// there is none, and then give() a fresh one.
+  /// there is none in the leaf's own precision, and then give() a fresh one.
   Tensor accumulated(std::size_t i) const;
+  /// Of a node recorded with TakesTwo::yes: what is to be added to the gradient, or undefined. Ask once.
+  Tensor take_second();
 
  private:
   Node& node_;
 };
 
 using Backward = std::function<void(Tensor grad, Gradients& inputs)>;
+
+/// Whether a closure asks for take_second(): it then gets the last of several gradients unsummed, which saves a pass
+/// where its kernel can add.
+enum class TakesTwo { no, yes };
 
 /// One recorded op with one output.
 struct Node {
@@ -40,10 +46,11 @@ struct Node {
   Backward backward;  ///< empty once consumed
   std::vector<Edge> inputs;
   std::uint64_t sequence = 0;
+  TakesTwo takes_two = TakesTwo::no;
 
   // Of the backward that runs now.
-  Tensor pending;
-  int missing = 0;  ///< consumers that have not delivered yet
+  Tensor pending, second;  ///< second only where takes_two
+  int missing = 0;         ///< consumers that have not delivered yet
 
   Node() = default;
   ~Node();  // without recursion: graphs may be longer than the stack is deep
@@ -68,7 +75,8 @@ class Saved {
 bool recording(std::initializer_list<const Tensor*> inputs);
 
 /// Makes `out` the result of `op`. Call only if recording(inputs).
-void record(const char* op, Tensor& out, std::initializer_list<const Tensor*> inputs, Backward backward);
+void record(const char* op, Tensor& out, std::initializer_list<const Tensor*> inputs, Backward backward,
+            TakesTwo takes_two = TakesTwo::no);
 
 /// Before an in-place op changes x: throws AutogradError if that cannot be recorded.
 void check_in_place(const char* op, const Tensor& x, bool recorded);

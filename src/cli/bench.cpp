@@ -16,12 +16,24 @@
 #include "cuttle/random.hpp"
 #include "io/json.hpp"
 #include "train/config.hpp"
-#include "train/step.hpp"
+#include "train/stepper.hpp"
 
 namespace cuttle::cli {
 namespace {
 
-constexpr int kWarmUpSteps = 3;
+constexpr std::int64_t kMostAhead = 16;  // steps queued before the first is waited for
+
+using Clock = std::chrono::steady_clock;
+
+/// How a step is timed. On a GPU steps are queued ahead, so that many lie between two points at which the host waits.
+struct Plan {
+  std::int64_t warm_up = 3, groups = 0, steps = 1;  ///< groups of so many steps
+};
+
+Plan plan_for(Device device, std::int64_t steps) {
+  if (device.is_cpu()) return {.warm_up = 3, .groups = steps, .steps = 1};
+  return {.warm_up = 10, .groups = 5, .steps = steps};
+}
 
 struct BenchFlags {
   train::TrainConfig config;
@@ -34,19 +46,22 @@ struct Timing {
   double spread = 0;  ///< distance of the quartiles as a fraction of the median
 };
 
-template <class Work> double seconds_of(const Work& work, Device device) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  synchronize(device);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-template <class Work> Timing measure(const Work& step, std::int64_t steps, Device device) {
+template <class Work> Timing measure(const Work& step, const Plan& plan, Device device, Clock::time_point start) {
   Timing timing;
-  timing.first_s = seconds_of(step, device);
-  for (int i = 1; i < kWarmUpSteps; ++i) seconds_of(step, device);
+  step();
+  synchronize(device);
+  timing.first_s = seconds_since(start);
+  for (std::int64_t i = 1; i < plan.warm_up; ++i) step();
+  synchronize(device);
   std::vector<double> times;
-  for (std::int64_t i = 0; i < steps; ++i) times.push_back(seconds_of(step, device));
+  for (std::int64_t group = 0; group < plan.groups; ++group) {
+    const auto begin = Clock::now();
+    for (std::int64_t i = 0; i < plan.steps; ++i) step();
+    synchronize(device);
+    times.push_back(seconds_since(begin) / static_cast<double>(plan.steps));
+  }
   std::sort(times.begin(), times.end());
   const auto quantile = [&](double q) {
     return times[static_cast<std::size_t>(q * static_cast<double>(times.size() - 1))];
@@ -77,20 +92,28 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   const data::ImageSet set = images_for(flags, images);
   train::resolve_for(c, set.size());
 
+  const auto start = Clock::now();
   manual_seed(c.seed);
   const std::unique_ptr<nn::Module> module = train::make_module(train::spec_for(c.model, set));
   module->to(device);
   const std::unique_ptr<optim::Optimizer> optimizer = train::make_optimizer(c, *module);
-  const data::Batch batch = data::Loader(set, {.batch = c.batch, .device = device}).load(0, 0);
-  const train::Window window{.batches = 1, .images = c.batch, .load = [&](std::int64_t) { return batch; }};
+  const data::Batch batch =
+      data::Loader(set, {.batch = c.batch, .device = device, .dtype = train::dtype_of(c.precision)}).load(0, 0);
+  const train::Window window{
+      .batches = 1, .images = c.batch, .load = [&](std::int64_t) { return batch; }, .fixed = true};
+  train::Stepper stepper(*module, *optimizer,
+                         {.scale_loss = c.precision == train::Precision::fp16, .capture = c.graph});
   const auto step = [&] {
-    train::accumulate_gradients(*module, *optimizer, window, {.measure_grad_norm = false});
-    optimizer->step();
+    stepper.step(window, c.lr.value());
+    while (stepper.next(stepper.pending() > kMostAhead)) continue;
   };
-  const Timing timing = measure(step, flags.steps, device);
+  const Timing timing = measure(step, plan_for(device, flags.steps), device, start);
+  if (const std::string& why = stepper.why_not_captured(); !why.empty()) {
+    fmt::print(stderr, "steps are not recorded as a CUDA graph: {}; going on without\n", why);
+  }
 
   const memory::Stats stats = memory::allocator(device).stats();
-  const std::string_view precision = name_of(train::parse_precision(flags.device.precision));
+  const std::string_view precision = name_of(c.precision);
   const std::string_view layout = name_of(batch.images.layout());
   const double images_per_s = static_cast<double>(c.batch) / timing.median_s;
   if (flags.device.json) {
@@ -100,6 +123,8 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
                                          {"precision", precision},
                                          {"layout", layout},
                                          {"device", device.str()},
+                                         {"conv", train::name_of(c.conv)},
+                                         {"graph", stepper.captured()},
                                          {"threads", num_threads()},
                                          {"ms", 1e3 * timing.median_s},
                                          {"spread", timing.spread},
@@ -121,7 +146,8 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
 }
 
 void run(BenchFlags flags) {
-  const train::TrainConfig& c = flags.config;
+  train::TrainConfig& c = flags.config;
+  put_into(c, flags.device);
   train::validate(c);
   if (flags.steps < 1)
     throw UsageError(fmt::format("--steps {} is not possible", flags.steps), "--steps must be at least 1");
@@ -140,14 +166,19 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Time a training step on images that are already on the device");
   const auto flags = std::make_shared<BenchFlags>();
   flags->config.data = "synthetic";
+  // Those of the other programs that this one is compared with.
+  flags->config.lr = 0.01;
+  flags->config.weight_decay = 1e-4;
   command->add_option("--model", flags->config.model, "architecture")->capture_default_str();
   command->add_option("--data", flags->config.data, "folder of a data set, whose first training images are taken")
       ->capture_default_str();
   add_batch_flag(*command, flags->config.batch, "images a step");
   command->add_option("--size", flags->config.size, "height and width of the images; default: the model's");
-  command->add_option("--steps", flags->steps, "steps to time, after a warm-up")->capture_default_str();
+  command->add_option("--steps", flags->steps, "steps to time, after a warm-up; on a GPU five times as many")
+      ->capture_default_str();
   command->add_option("--seed", flags->config.seed, "of the weights")->capture_default_str();
   add_recompute_flag(*command);
+  add_graph_flag(*command, flags->config.graph);
   add_device_flags(*command, flags->device);
   command->callback([flags] { run(*flags); });
 }

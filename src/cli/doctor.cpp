@@ -15,6 +15,7 @@
 #include "cuttle/models.hpp"
 #include "cuttle/version.hpp"
 #include "io/json.hpp"
+#include "kernels.hpp"
 
 namespace cuttle::cli {
 namespace {
@@ -49,6 +50,11 @@ std::vector<Json> cuda_facts() {
                      {"name", info.name},
                      {"total_bytes", info.total_bytes},
                      {"free_bytes", info.free_bytes}});
+  }
+  if (!facts.empty() && backend(DeviceKind::cuda).facts) {
+    for (const auto& [name, version] : backend(DeviceKind::cuda).facts()) {
+      facts.push_back({{"topic", "library"}, {"name", name}, {"version", version}});
+    }
   }
   if (facts.empty()) facts.push_back({{"topic", "cuda"}, {"available", false}, {"reason", why_no_cuda()}});
   return facts;

@@ -10,6 +10,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "io/json.hpp"
+#include "train/config.hpp"
 #include "train/evaluate.hpp"
 
 namespace cuttle::cli {
@@ -102,7 +103,9 @@ void run(const EvalFlags& flags) {
   set.stddev = trained.spec.stddev;
 
   const auto start = std::chrono::steady_clock::now();
-  const train::Evaluation e = train::evaluate(*trained.module, set, flags.batch, device).value();
+  const train::Evaluation e = train::evaluate(*trained.module, set, flags.batch, device,
+                                              train::dtype_of(train::parse_precision(flags.device.precision)))
+                                  .value();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (flags.device.json) {
     fmt::print("{}\n", to_text(to_json(e, trained.spec, seconds, memory::allocator(device).stats())));

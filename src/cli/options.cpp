@@ -11,7 +11,6 @@
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/models.hpp"
-#include "train/config.hpp"
 
 namespace cuttle::cli {
 namespace {
@@ -55,13 +54,25 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
   command
       .add_option("--device", flags.device, "auto, cpu, cuda or cuda:N; auto takes the GPU with the most free memory")
       ->capture_default_str();
-  command.add_option("--precision", flags.precision, "fp32, or tf32, which the CPU computes in fp32")
+  command
+      .add_option("--precision", flags.precision,
+                  "fp32; tf32, which the CPU computes in fp32; on a GPU also fp16 or bf16, with fp32 weights")
+      ->capture_default_str();
+  command
+      .add_option("--conv", flags.conv,
+                  "how a GPU computes convolutions: heuristic, measured (times cuDNN's plans), legacy, or gemm, which "
+                  "does without cuDNN")
       ->capture_default_str();
   command.add_option("--memory-limit", flags.memory_limit, "most memory to reserve: 64MiB, 2GiB, 500MB or bytes");
-  command.add_flag("--deterministic")
+  command.add_option("--workspace-limit", flags.workspace_limit, "most scratch memory of a convolution on a GPU");
+  command.add_flag("--deterministic", flags.deterministic)
       ->description("equal runs give equal bits; on the CPU they do anyway, with any number of threads");
   command.add_option("--threads", flags.threads, "CPU threads; 0 takes all cores")->capture_default_str();
   command.add_flag("--json", flags.json, "JSON lines on stdout, and nothing else there");
+}
+
+void add_graph_flag(CLI::App& command, bool& graph) {
+  command.add_flag("!--no-graph", graph, "queue every step op by op, where a GPU could replay a recorded one");
 }
 
 void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& description) {
@@ -112,13 +123,25 @@ void apply_threads(int threads) {
   }
 }
 
+void put_into(train::TrainConfig& c, const DeviceFlags& flags) {
+  c.precision = train::parse_precision(flags.precision);
+  c.conv = train::parse_conv(flags.conv);
+  c.deterministic = flags.deterministic;
+  c.device = flags.device;
+  c.threads = flags.threads;
+  if (!flags.memory_limit.empty()) c.memory_limit = parse_bytes("--memory-limit", flags.memory_limit);
+  if (!flags.workspace_limit.empty()) c.workspace_limit = parse_bytes("--workspace-limit", flags.workspace_limit);
+}
+
 Device apply(const DeviceFlags& flags) {
-  train::parse_precision(flags.precision);
+  train::TrainConfig config;
+  put_into(config, flags);
   const Device device = parse_device(flags.device);
   say_if_no_gpu(flags.device);
+  train::check_precision(config.precision, device);
+  train::apply_conv_settings(config);
   apply_threads(flags.threads);
-  if (!flags.memory_limit.empty())
-    memory::allocator(device).set_limit(parse_bytes("--memory-limit", flags.memory_limit));
+  if (config.memory_limit) memory::allocator(device).set_limit(config.memory_limit);
   return device;
 }
 

@@ -7,23 +7,28 @@
 #include "cuttle/data.hpp"
 #include "cuttle/device.hpp"
 #include "cuttle/error.hpp"
+#include "train/config.hpp"
 #include "train/model_file.hpp"
 
 namespace cuttle::cli {
 
 /// Flags that several commands share.
 struct DeviceFlags {
-  std::string device = "auto", precision = "fp32", memory_limit;
+  std::string device = "auto", precision = "fp32", conv = "heuristic", memory_limit, workspace_limit;
   int threads = 0;
-  bool json = false;
+  bool deterministic = false, json = false;
 };
 void add_device_flags(CLI::App& command, DeviceFlags& flags);
 /// --batch with its default. Throws UsageError on "auto".
 void add_batch_flag(CLI::App& command, std::int64_t& batch, const std::string& description);
 /// --recompute, which takes what this version can do: none.
 void add_recompute_flag(CLI::App& command);
-/// Parses the device, sets threads and memory limit, and says on stderr when "auto" had to take the CPU. Throws
-/// UsageError on an impossible value.
+/// --no-graph.
+void add_graph_flag(CLI::App& command, bool& graph);
+/// What the flags say, in the configuration. Throws UsageError on an impossible value.
+void put_into(train::TrainConfig& config, const DeviceFlags& flags);
+/// Parses the device, sets how convolutions are computed, threads and memory limit, and says on stderr when "auto" had
+/// to take the CPU. Throws UsageError on an impossible value.
 Device apply(const DeviceFlags& flags);
 /// Throws UsageError naming --threads.
 void apply_threads(int threads);

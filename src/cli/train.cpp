@@ -27,7 +27,7 @@ namespace {
 struct TrainFlags {
   train::TrainConfig config;
   DeviceFlags device;
-  std::string optimizer = "sgd", schedule = "one-cycle";
+  std::string optimizer = "sgd", schedule = "one-cycle", augment = "none";
   std::string out, resume, program;
 };
 
@@ -58,7 +58,10 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
   command.add_option("--clip-grad-norm", c.clip_grad_norm, "scale gradients down to this norm; 0: never")
       ->capture_default_str();
   command.add_option("--seed", c.seed, "of weights, order and dropout")->capture_default_str();
+  command.add_option("--augment", flags.augment, "of training images: none or crop-flip (shifts and mirrors)")
+      ->capture_default_str();
   add_recompute_flag(command);
+  add_graph_flag(command, c.graph);
   add_device_flags(command, flags.device);
 }
 
@@ -67,10 +70,8 @@ void complete(TrainFlags& flags) {
   train::TrainConfig& c = flags.config;
   c.optimizer = train::parse_optimizer(flags.optimizer);
   c.schedule = train::parse_schedule(flags.schedule);
-  c.precision = train::parse_precision(flags.device.precision);
-  c.device = flags.device.device;
-  c.threads = flags.device.threads;
-  if (!flags.device.memory_limit.empty()) c.memory_limit = parse_bytes("--memory-limit", flags.device.memory_limit);
+  c.augment = train::parse_augment(flags.augment);
+  put_into(c, flags.device);
   train::validate(c);
   apply_threads(c.threads);
 }
@@ -160,6 +161,7 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
     const train::TrainConfig next = train::resumed_config(state->config, flags.config, given);
     say_if_stretched(*state, next);
     state->config = next;
+    state->config.graph = flags.config.graph;
   }
   train::TrainConfig& config = state ? state->config : flags.config;
   config.data = data_or_default(config.data);
@@ -170,7 +172,7 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   models::find(config.model);
   const data::ImageSet train_set = open_images(config.data, data::Split::train, wanted);
   const data::ImageSet test_set = open_images(config.data, data::Split::test, wanted);
-  parse_device(config.device);
+  train::check_precision(config.precision, parse_device(config.device));
   say_if_no_gpu(config.device);
 
   catch_interrupts();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/capture.hpp"
 #include "core/tensor_impl.hpp"
 #include "cuttle/error.hpp"
 
@@ -9,7 +10,7 @@ namespace cuttle {
 
 Storage::Storage(std::size_t bytes, Device device) : bytes_(bytes), device_(device) {
   if (bytes == 0) return;
-  block_ = memory::allocator(device).allocate(bytes);
+  block_ = memory::allocator(device).allocate(bytes, 0, AllocationScope::pool_of(device));
   data_ = memory::CachingAllocator::pointer(block_);
 }
 
@@ -29,6 +30,10 @@ Tensor make_tensor(std::shared_ptr<Storage> storage, std::size_t offset, const S
 }
 
 bool is_exclusive(const Tensor& t) { return t.shared().use_count() == 1 && t.impl()->storage.use_count() == 1; }
+
+bool can_be_gradient(DType gradient, DType leaf) {
+  return gradient == leaf || (leaf == DType::f32 && (gradient == DType::f16 || gradient == DType::bf16));
+}
 
 bool is_row_major(const Tensor& t) { return t.layout() == Layout::nchw || t.shape().is_layout_free(); }
 
@@ -122,7 +127,7 @@ void Tensor::set_grad(const Tensor& gradient) {
   if (gradient.defined() && (gradient.shape() != shape() || gradient.device() != device())) {
     throw ShapeError("set_grad: gradient " + gradient.str() + " of a tensor " + str());
   }
-  if (gradient.defined() && gradient.dtype() != dtype()) {
+  if (gradient.defined() && !can_be_gradient(gradient.dtype(), dtype())) {
     throw DtypeError("set_grad: gradient " + gradient.str() + " of a tensor " + str(), "convert it with .to(dtype)");
   }
   // backward adds to it element by element in memory order.
@@ -138,6 +143,7 @@ void Tensor::set_data(const Tensor& source) {
   impl_->dtype = source.dtype();
   impl_->layout = source.layout();
   impl_->grad = {};
+  impl_->copy = {};
 }
 
 Tensor Tensor::detach() const {

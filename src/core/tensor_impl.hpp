@@ -52,6 +52,10 @@ struct TensorImpl {
   std::uint32_t history_version = 0;
   std::shared_ptr<autograd::Node> grad_fn;
   Tensor grad;
+
+  /// In f16 or bf16, equal to this f32 tensor as it was at copy_version; see autograd/copy.hpp.
+  Tensor copy;
+  std::uint32_t copy_version = 0;
 };
 
 /// A tensor over existing storage, without history.
@@ -60,6 +64,9 @@ Tensor make_tensor(std::shared_ptr<Storage> storage, std::size_t offset, const S
 
 /// Whether nobody else can see this array, so that it may be overwritten.
 bool is_exclusive(const Tensor& t);
+
+/// Whether a leaf may hold a gradient of this dtype: its own, or 16 bits for f32, as low-precision ops deliver them.
+bool can_be_gradient(DType gradient, DType leaf);
 
 /// Whether the order in memory is the logical order.
 bool is_row_major(const Tensor& t);

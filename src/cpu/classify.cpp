@@ -74,9 +74,32 @@ const std::int64_t* checked_targets(const char* op, const Tensor& targets, std::
   return target;
 }
 
+/// Index of the largest value, the first of equals; NaN counts as the largest, as in PyTorch.
+template <class T> std::int64_t argmax(const T* x, std::int64_t n) {
+  std::int64_t best = 0;
+  for (std::int64_t i = 1; i < n && x[best] == x[best]; ++i) {
+    if (x[i] > x[best] || x[i] != x[i]) best = i;
+  }
+  return best;
+}
+
+void correct_count(const Tensor& logits, const Tensor& targets, const Tensor& out) {
+  const std::int64_t rows = logits.size(0), classes = logits.size(1);
+  const std::int64_t* target = checked_targets("correct_count", targets, classes);
+  dispatch_floating("correct_count", logits, [&]<class T>(T) {
+    const T* x = logits.data<T>();
+    const double correct = sum_blocks(rows, row_grain(classes), [=](std::int64_t begin, std::int64_t end) {
+      double count = 0;
+      for (std::int64_t row = begin; row < end; ++row) count += argmax(x + row * classes, classes) == target[row];
+      return count;
+    });
+    *writable<std::int64_t>(out) = static_cast<std::int64_t>(correct);
+  });
+}
+
 /// -sum over k of q_k log_softmax(x)_k, where q is 1 - smoothing at the target plus smoothing/K everywhere.
 void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options, const Tensor& loss,
-                   const Tensor& log_sum_exp) {
+                   const Tensor& log_sum_exp, const Tensor& correct) {
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
   const std::int64_t* target = checked_targets("cross_entropy", targets, classes);
   dispatch_floating("cross_entropy", logits, [&]<class T>(T) {
@@ -99,6 +122,7 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
     if (options.reduction == Reduction::mean) total /= static_cast<double>(rows);
     *writable<T>(loss) = static_cast<T>(total);
   });
+  if (correct.defined()) correct_count(logits, targets, correct);
 }
 
 /// (softmax(x) - q) * d_loss, divided by N for the mean.
@@ -120,29 +144,6 @@ void cross_entropy_backward(const Tensor& d_loss, const Tensor& logits, const Te
         out[target[row]] -= hit * factor;
       }
     });
-  });
-}
-
-/// Index of the largest value, the first of equals; NaN counts as the largest, as in PyTorch.
-template <class T> std::int64_t argmax(const T* x, std::int64_t n) {
-  std::int64_t best = 0;
-  for (std::int64_t i = 1; i < n && x[best] == x[best]; ++i) {
-    if (x[i] > x[best] || x[i] != x[i]) best = i;
-  }
-  return best;
-}
-
-void correct_count(const Tensor& logits, const Tensor& targets, const Tensor& out) {
-  const std::int64_t rows = logits.size(0), classes = logits.size(1);
-  const std::int64_t* target = checked_targets("correct_count", targets, classes);
-  dispatch_floating("correct_count", logits, [&]<class T>(T) {
-    const T* x = logits.data<T>();
-    const double correct = sum_blocks(rows, row_grain(classes), [=](std::int64_t begin, std::int64_t end) {
-      double count = 0;
-      for (std::int64_t row = begin; row < end; ++row) count += argmax(x + row * classes, classes) == target[row];
-      return count;
-    });
-    *writable<std::int64_t>(out) = static_cast<std::int64_t>(correct);
   });
 }
 

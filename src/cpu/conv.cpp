@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "cpu/conv_product.hpp"
 #include "cpu/depthwise.hpp"
 #include "cpu/dispatch.hpp"
+#include "cpu/elementwise.hpp"
 #include "cpu/gemm.hpp"
 #include "cpu/layout.hpp"
 #include "cpu/register.hpp"
@@ -122,7 +124,8 @@ void backward_filter(const Tensor& dy, const Tensor& x, const Conv2dOptions& o, 
 }  // namespace
 
 void register_conv(Kernels& k) {
-  k.conv2d = [](const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& o, const Tensor& y) {
+  k.conv2d = [](const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& o, bool relu,
+                const Tensor& y) {
     dispatch_floating("conv2d", x, [&](auto type) {
       using T = decltype(type);
       const Tensor out = nhwc_scratch(y);
@@ -131,6 +134,7 @@ void register_conv(Kernels& k) {
       } else {
         forward<T>(to_nhwc(x), to_nhwc(w), bias, o, out);
       }
+      if (relu) cpu::relu(out, std::numeric_limits<double>::infinity(), out);
       from_nhwc(out, y);
     });
   };

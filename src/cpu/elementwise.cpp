@@ -1,13 +1,35 @@
 #include "cpu/elementwise.hpp"
 
+#include <cmath>
+#include <limits>
+
 #include "cpu/dispatch.hpp"
 #include "cpu/elementwise_cast.hpp"
-#include "cpu/layout.hpp"
-#include "cpu/norm_channels.hpp"
 #include "cpu/register.hpp"
 #include "kernels.hpp"
 
 namespace cuttle::cpu {
+
+// Comparisons are false for NaN, so NaN passes through, as in PyTorch.
+void relu(const Tensor& x, double ceiling, const Tensor& out) {
+  dispatch_floating("relu", x, [&]<class T>(T) {
+    map(x.data<T>(), writable<T>(out), out.numel(), [high = static_cast<T>(ceiling)](T value) {
+      const T positive = value < 0 ? T{0} : value;
+      return positive > high ? high : positive;
+    });
+  });
+}
+
+void relu_backward(const Tensor& y, const Tensor& dy, double ceiling, const Tensor& dx) {
+  // Infinity is no ceiling that an infinite output could have been cut at: nothing compares with NaN.
+  if (std::isinf(ceiling)) ceiling = std::numeric_limits<double>::quiet_NaN();
+  dispatch_floating("relu backward", y, [&]<class T>(T) {
+    map(y.data<T>(), dy.data<T>(), writable<T>(dx), dx.numel(), [high = static_cast<T>(ceiling)](T output, T gradient) {
+      return output <= 0 || output >= high ? T{0} : gradient;
+    });
+  });
+}
+
 namespace {
 
 void fill(const Tensor& out, double value) {
@@ -35,20 +57,6 @@ void scale(const Tensor& x, double factor, const Tensor& out) {
   });
 }
 
-// Both comparisons are false for NaN, so NaN passes through, as in PyTorch.
-void relu(const Tensor& x, const Tensor& out) {
-  dispatch_floating("relu", x, [&]<class T>(T) {
-    map(x.data<T>(), writable<T>(out), out.numel(), [](T value) { return value < 0 ? T{0} : value; });
-  });
-}
-
-void relu_backward(const Tensor& y, const Tensor& dy, const Tensor& dx) {
-  dispatch_floating("relu backward", y, [&]<class T>(T) {
-    map(y.data<T>(), dy.data<T>(), writable<T>(dx), dx.numel(),
-        [](T output, T gradient) { return output <= 0 ? T{0} : gradient; });
-  });
-}
-
 void sum(const Tensor& x, const Tensor& out) {
   dispatch_floating("sum", x, [&]<class T>(T) {
     *writable<T>(out) = static_cast<T>(sum_terms(x.data<T>(), x.numel(), [](double value) { return value; }));
@@ -61,18 +69,6 @@ void non_finite_count(const Tensor& x, const Tensor& out) {
     *writable<std::int64_t>(out) = static_cast<std::int64_t>(
         sum_terms(x.data<T>(), x.numel(), [](double value) { return value - value == 0 ? 0.0 : 1.0; }));
   });
-}
-
-/// (x/255 - mean) / stddev with the constants folded: (x - 255 mean) / (255 stddev).
-void normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& out) {
-  const std::int64_t channels = images.size(1);
-  ChannelAffine affine{channel_values(mean, channels, 0), channel_values(stddev, channels, 1), {}};
-  for (double& center : affine.center) center *= 255;
-  for (double& factor : affine.scale) factor = 1 / (255 * factor);
-  affine.shift.assign(affine.center.size(), 0);
-  const Tensor pixels = to_nhwc(images), result = nhwc_scratch(out);
-  apply_affine(pixels.data<std::uint8_t>(), affine, columns_of(pixels), writable<float>(result));
-  from_nhwc(result, out);
 }
 
 }  // namespace

@@ -70,5 +70,10 @@ template <class T, class Term> double sum_terms(const T* x, std::int64_t n, Term
 
 /// Copies between any two dtypes and layouts; the slot `convert`.
 void convert(const Tensor& in, const Tensor& out);
+// The slots of these names.
+void relu(const Tensor& x, double ceiling, const Tensor& out);
+void relu_backward(const Tensor& y, const Tensor& dy, double ceiling, const Tensor& dx);
+void normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev, const Tensor& windows,
+                      const Tensor& out);
 
 }  // namespace cuttle::cpu

@@ -1,5 +1,8 @@
+#include <limits>
+
 #include "cpu/conv_product.hpp"
 #include "cpu/dispatch.hpp"
+#include "cpu/elementwise.hpp"
 #include "cpu/gemm.hpp"
 #include "cpu/layout.hpp"
 #include "cpu/register.hpp"
@@ -59,6 +62,8 @@ template <class T> void backward_weight(const Tensor& dy, const Tensor& x, const
                      .accumulate = accumulate});
 }
 
+constexpr double kNoCeiling = std::numeric_limits<double>::infinity();
+
 template <class T> void sum_rows(const Tensor& dy, const Tensor& db, bool accumulate) {
   const std::int64_t columns = dy.size(1);
   const T* from = dy.data<T>();
@@ -71,11 +76,16 @@ template <class T> void sum_rows(const Tensor& dy, const Tensor& db, bool accumu
   add_parts<T>(dy.numel() / columns, 1 + 4096 / columns, 1, columns, writable<T>(db), accumulate, add_rows);
 }
 
+void bias_backward(const Tensor& dy, const Tensor& db, bool accumulate) {
+  dispatch_floating("bias_backward", dy, [&](auto type) { sum_rows<decltype(type)>(to_nhwc(dy), db, accumulate); });
+}
+
 }  // namespace
 
 void register_linear(Kernels& k) {
-  k.linear = [](const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
+  k.linear = [](const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, const Tensor& y) {
     dispatch_floating("linear", x, [&](auto type) { forward<decltype(type)>(x, w, bias, y); });
+    if (relu) cpu::relu(y, kNoCeiling, y);
   };
   k.linear_backward_data = [](const Tensor& dy, const Tensor& w, const Tensor& dx) {
     dispatch_floating("linear_backward_data", dy, [&](auto type) { backward_data<decltype(type)>(dy, w, dx); });
@@ -84,8 +94,10 @@ void register_linear(Kernels& k) {
     dispatch_floating("linear_backward_weight", dy,
                       [&](auto type) { backward_weight<decltype(type)>(dy, x, dw, accumulate); });
   };
-  k.bias_backward = [](const Tensor& dy, const Tensor& db, bool accumulate) {
-    dispatch_floating("bias_backward", dy, [&](auto type) { sum_rows<decltype(type)>(to_nhwc(dy), db, accumulate); });
+  k.bias_backward = bias_backward;
+  k.bias_relu_backward = [](const Tensor& y, const Tensor& dy, const Tensor& dx, const Tensor& db, bool accumulate) {
+    relu_backward(y, dy, kNoCeiling, dx);
+    bias_backward(dx, db, accumulate);
   };
 }
 

@@ -31,6 +31,23 @@ void normalize(const Tensor& x, const ChannelAffine& affine, const Tensor& y) {
   from_nhwc(result, y);
 }
 
+/// y = clamp(y + residual): the passes that add and relu would make.
+void activate(const Tensor& y, const Activation& act) {
+  if (act.residual.defined()) kernels(y).add(y, act.residual, y);
+  if (act.relu) kernels(y).relu(y, act.ceiling, y);
+}
+
+/// The gradient of bn(x) from that of y, which d_residual receives too where it is defined.
+Tensor behind_clamp(const Tensor& dy, const Tensor& y, const Activation& act, const Tensor& d_residual) {
+  if (!act.relu) {
+    if (d_residual.defined() && d_residual.raw_data() != dy.raw_data()) kernels(dy).convert(dy, d_residual);
+    return dy;
+  }
+  const Tensor gradient = d_residual.defined() ? d_residual : Tensor::empty(dy.shape(), dy.options());
+  kernels(dy).relu_backward(y, dy, act.ceiling, gradient);
+  return gradient;
+}
+
 /// running += momentum * (batch - running)
 void move_towards(const Tensor& running, const std::vector<double>& batch, double momentum) {
   if (!running.defined()) return;
@@ -40,8 +57,8 @@ void move_towards(const Tensor& running, const std::vector<double>& batch, doubl
 }
 
 void batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-                      const Tensor& running_var, const BatchNorm2dOptions& options, const Tensor& y, const Tensor& mean,
-                      const Tensor& inv_std) {
+                      const Tensor& running_var, const Tensor& batches, const BatchNorm2dOptions& options,
+                      const Activation& act, const Tensor& y, const Tensor& mean, const Tensor& inv_std) {
   const std::int64_t channels = x.size(1);
   const double count = per_channel_count(x);
   const Tensor pixels = to_nhwc(x);
@@ -51,16 +68,18 @@ void batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
   for (double& value : unbiased) value /= count - 1;
   move_towards(running_mean, moments.mean, options.momentum);
   move_towards(running_var, unbiased, options.momentum);
+  if (batches.defined()) ++*writable<std::int64_t>(batches);
 
   std::vector<double> scale = inverse_deviation(std::move(variance), options.eps);
   store_channel_values(moments.mean, mean);
   store_channel_values(scale, inv_std);
   scale = product(std::move(scale), channel_values(weight, channels, 1));
   normalize(pixels, {std::move(moments.mean), std::move(scale), channel_values(bias, channels, 0)}, y);
+  activate(y, act);
 }
 
 void batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-                     const Tensor& running_var, double eps, const Tensor& y) {
+                     const Tensor& running_var, double eps, const Activation& act, const Tensor& y) {
   const std::int64_t channels = x.size(1);
   normalize(
       to_nhwc(x),
@@ -68,6 +87,7 @@ void batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, 
        product(inverse_deviation(channel_values(running_var, channels, 1), eps), channel_values(weight, channels, 1)),
        channel_values(bias, channels, 0)},
       y);
+  activate(y, act);
 }
 
 /// dx = dy * dy_scale + (x - center) * x_scale + shift with the channel's values.
@@ -96,11 +116,15 @@ void apply_backward(const T* dy, const T* x, const BackwardAffine& affine, const
 
 /// With xhat = (x - mean) * inv_std and g = dy * weight * inv_std:
 /// dx = g - mean(g) - xhat * mean(g * xhat), d_weight = sum(dy * xhat), d_bias = sum(dy).
-void batch_norm_train_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                               const Tensor& inv_std, const Tensor& dx, const Tensor& d_weight, const Tensor& d_bias) {
+void batch_norm_train_backward(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y,
+                               const Tensor& weight, const Tensor&, const Tensor& mean, const Tensor& inv_std,
+                               const Activation& act, bool, const Tensor& dx, const Tensor& d_residual,
+                               const Tensor& d_weight, const Tensor& d_bias) {
   const std::int64_t channels = x.size(1);
   const double count = per_channel_count(x);
-  const Tensor pixels = to_nhwc(x), gradient = to_nhwc(dy);
+  if (dy2.defined()) kernels(dy).add(dy, dy2, d_residual);
+  const Tensor pixels = to_nhwc(x),
+               gradient = to_nhwc(behind_clamp(dy2.defined() ? d_residual : dy, y, act, d_residual));
   const std::vector<double> deviation = channel_values(inv_std, channels, 1), w = channel_values(weight, channels, 1);
   BackwardAffine affine{product(w, deviation), channel_values(mean, channels, 0), {}, {}};
   const GradientSums sums = gradient_sums(gradient, pixels, affine.center);
@@ -117,11 +141,12 @@ void batch_norm_train_backward(const Tensor& dy, const Tensor& x, const Tensor& 
   from_nhwc(result, dx);
 }
 
-void batch_norm_eval_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& running_mean,
-                              const Tensor& running_var, double eps, const Tensor& dx, const Tensor& d_weight,
+void batch_norm_eval_backward(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight,
+                              const Tensor& running_mean, const Tensor& running_var, double eps, const Activation& act,
+                              const Tensor& dx, const Tensor& d_residual, const Tensor& d_weight,
                               const Tensor& d_bias) {
   const std::int64_t channels = x.size(1);
-  const Tensor gradient = to_nhwc(dy);
+  const Tensor gradient = to_nhwc(behind_clamp(dy, y, act, d_residual));
   const std::vector<double> deviation = inverse_deviation(channel_values(running_var, channels, 1), eps);
   if (d_weight.defined() || d_bias.defined()) {
     const GradientSums sums = gradient_sums(gradient, to_nhwc(x), channel_values(running_mean, channels, 0));

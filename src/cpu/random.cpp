@@ -64,7 +64,8 @@ void normal(const Tensor& out, PhiloxKey key, double mean, double stddev) {
   });
 }
 
-void dropout(const Tensor& x, double p, PhiloxKey key, const Tensor& out) {
+void dropout(const Tensor& x, double p, PhiloxKey key, const Tensor& advance, const Tensor& out) {
+  if (advance.defined()) key.offset += static_cast<std::uint64_t>(*advance.data<std::int64_t>());
   // philox_uniform(word) >= p without rounding: its value is (word >> 8) / 2^24
   const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 0x1p24));
   dispatch_floating("dropout", x, [&]<class T>(T) {

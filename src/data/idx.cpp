@@ -12,6 +12,7 @@
 #include "cuttle/data.hpp"
 #include "cuttle/error.hpp"
 #include "data/byte_source.hpp"
+#include "data/cifar.hpp"
 #include "data/statistics.hpp"
 
 // The IDX format (yann.lecun.com/exdb/mnist): two zero bytes, a type, a rank, big-endian u32 sizes, then the values.
@@ -249,10 +250,12 @@ ImageSet open(const std::string& path, Split split) {
   if (!fs::is_directory(path)) {
     throw DataError(fmt::format("'{}' is a file, not the folder of a dataset", path), "give the folder it lies in");
   }
+  if (is_cifar10(path)) return cifar10(path, split);
   const auto names = names_of(split);
   if (!find(path, names[0]) && !find(path, names[1])) {
-    throw DataError(fmt::format("'{0}' is no dataset: it has neither {1}[.gz] nor {2}[.gz] (MNIST's file names)", path,
-                                names[0], names[1]),
+    throw DataError(fmt::format("'{0}' is no dataset: it has neither {1}[.gz] nor {2}[.gz] (MNIST's file names) nor "
+                                "data_batch_1.bin (CIFAR-10's)",
+                                path, names[0], names[1]),
                     "see data/README.md for the datasets there are");
   }
   return mnist(path, split);

@@ -17,8 +17,9 @@ namespace cuttle::data {
 struct Loader::HostBatch {
   std::int64_t epoch = -1, b = -1;
   std::vector<std::int64_t> indices;
-  Tensor images;  // u8[N,C,H,W] NHWC
-  Tensor labels;  // i64[N]
+  Tensor images;   // u8[N,C,H,W] NHWC
+  Tensor labels;   // i64[N]
+  Tensor windows;  // i32[N,3] of normalize_images, if images are moved
 };
 
 /// The batch that the worker is gathering. Its tensors are allocated by the caller's thread, so that memory figures
@@ -47,6 +48,19 @@ std::vector<std::int64_t> shuffled(std::int64_t n, std::uint64_t seed, std::int6
 /// Randomness of one image in one epoch; 256 counters apart from every other.
 PhiloxKey augment_key(std::uint64_t seed, std::int64_t epoch, std::int64_t index) {
   return {seed, kStreamAugment, static_cast<std::uint64_t>(epoch) << 40 | static_cast<std::uint64_t>(index) << 8};
+}
+
+constexpr std::int64_t kCropPadding = 4;
+
+/// Top, left and flip of one image; of its 256 counters the last, which an ImageTransform is least likely to reach.
+void draw_window(PhiloxKey key, std::int32_t* window) {
+  const std::array<std::uint32_t, 4> words = philox4x32(key.seed, key.stream, key.offset + 255);
+  const auto place = [](std::uint64_t word) {
+    return static_cast<std::int32_t>((word * (2 * kCropPadding + 1)) >> 32) - static_cast<std::int32_t>(kCropPadding);
+  };
+  window[0] = place(words[0]);
+  window[1] = place(words[1]);
+  window[2] = static_cast<std::int32_t>(words[2] >> 31);
 }
 
 }  // namespace
@@ -101,10 +115,11 @@ std::vector<std::int64_t> Loader::indices(std::int64_t epoch, std::int64_t b) co
 }
 
 Loader::HostBatch Loader::allocate(std::int64_t epoch, std::int64_t b) const {
-  HostBatch batch{epoch, b, indices(epoch, b), {}, {}};
+  HostBatch batch{epoch, b, indices(epoch, b), {}, {}, {}};
   const auto n = static_cast<std::int64_t>(batch.indices.size());
   batch.images = Tensor::empty({n, set_->channels, set_->height, set_->width}, {.dtype = DType::u8});
   batch.labels = Tensor::empty({n}, {.dtype = DType::i64});
+  if (options_.crop_flip) batch.windows = Tensor::empty({n, 3}, {.dtype = DType::i32});
   return batch;
 }
 
@@ -112,11 +127,17 @@ Loader::HostBatch Loader::allocate(std::int64_t epoch, std::int64_t b) const {
 std::function<void()> Loader::gathering(const HostBatch& batch) const {
   return [set = set_, transform = options_.transform, seed = options_.seed, epoch = batch.epoch,
           indices = batch.indices, pixel = static_cast<std::uint8_t*>(batch.images.raw_mutable_data()),
-          label = static_cast<std::int64_t*>(batch.labels.raw_mutable_data())]() mutable {
+          label = static_cast<std::int64_t*>(batch.labels.raw_mutable_data()),
+          window = batch.windows.defined() ? static_cast<std::int32_t*>(batch.windows.raw_mutable_data())
+                                           : nullptr]() mutable {
     for (const std::int64_t index : indices) {
       const std::span<const std::uint8_t> image = set->image(index);
       std::memcpy(pixel, image.data(), image.size());
       if (transform) transform(std::span(pixel, image.size()), *set, augment_key(seed, epoch, index));
+      if (window) {
+        draw_window(augment_key(seed, epoch, index), window);
+        window += 3;
+      }
       pixel += image.size();
       *label++ = set->labels[static_cast<std::size_t>(index)];
     }
@@ -142,7 +163,9 @@ Batch Loader::load(std::int64_t epoch, std::int64_t b) const {
     prefetch_->batch = std::move(next);
     prefetch_->worker.start(std::move(task));
   }
-  return {normalize_images(batch.images.to(options_.device), mean_, stddev_), batch.labels.to(options_.device)};
+  const Tensor windows = batch.windows.defined() ? batch.windows.to(options_.device) : Tensor();
+  return {normalize_images(batch.images.to(options_.device), mean_, stddev_, {options_.dtype, windows}),
+          batch.labels.to(options_.device)};
 }
 
 Loader::Iterator Loader::begin() {

@@ -2,10 +2,9 @@
 
 #include <cmath>
 
-#include "autograd/node.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/nn.hpp"
-#include "kernels.hpp"
+#include "ops/norm.hpp"
 
 namespace cuttle::nn {
 namespace {
@@ -73,13 +72,18 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options) : optio
   add_parameter("bias", bias);
 }
 
-Tensor Conv2d::forward(const Tensor& x) {
+Tensor Conv2d::convolve(const Tensor& x, const Activation& then) {
   return conv2d(x, weight, bias,
                 {.stride = options_.stride,
                  .padding = options_.padding,
                  .dilation = options_.dilation,
-                 .groups = options_.groups});
+                 .groups = options_.groups},
+                then);
 }
+
+Tensor Conv2d::forward(const Tensor& x) { return convolve(x, {}); }
+
+Tensor Conv2d::relu(const Tensor& x) { return observed(convolve(x, {.relu = true})); }
 
 Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) {
   const std::string layer = fmt::format("Linear({}, {})", in, out);
@@ -95,6 +99,8 @@ Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) {
 }
 
 Tensor Linear::forward(const Tensor& x) { return linear(x, weight, bias); }
+
+Tensor Linear::relu(const Tensor& x) { return observed(linear(x, weight, bias, {.relu = true})); }
 
 BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options) : options_(options) {
   const std::string layer = fmt::format("BatchNorm2d({})", channels);
@@ -116,17 +122,28 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNorm2dOptions options) : op
   add_buffer("num_batches_tracked", num_batches_tracked);
 }
 
-Tensor BatchNorm2d::forward(const Tensor& x) {
-  Tensor y = batch_norm2d(x, weight, bias, running_mean, running_var,
-                          {.training = training(), .momentum = options_.momentum, .eps = options_.eps});
-  if (training()) {
-    kernels(num_batches_tracked).increment(num_batches_tracked);
-    autograd::mark_changed("BatchNorm2d", num_batches_tracked);
-  }
-  return y;
+Tensor BatchNorm2d::normalize(const Tensor& x, const Activation& then) {
+  return ops::batch_norm2d(x, weight, bias, running_mean, running_var, num_batches_tracked,
+                           {.training = training(), .momentum = options_.momentum, .eps = options_.eps}, then);
+}
+
+Tensor BatchNorm2d::forward(const Tensor& x) { return normalize(x, {}); }
+
+Tensor BatchNorm2d::relu(const Tensor& x) { return observed(normalize(x, {.relu = true})); }
+
+Tensor BatchNorm2d::relu6(const Tensor& x) { return observed(normalize(x, {.relu = true, .ceiling = 6})); }
+
+Tensor BatchNorm2d::add(const Tensor& x, const Tensor& residual) {
+  return observed(normalize(x, {.residual = residual}));
+}
+
+Tensor BatchNorm2d::add_relu(const Tensor& x, const Tensor& residual) {
+  return observed(normalize(x, {.residual = residual, .relu = true}));
 }
 
 Tensor ReLU::forward(const Tensor& x) { return options_.inplace ? relu_(x) : relu(x); }
+
+Tensor ReLU6::forward(const Tensor& x) { return options_.inplace ? relu6_(x) : relu6(x); }
 
 Dropout::Dropout(double p) : p_(p) {
   if (!(p >= 0 && p <= 1)) {

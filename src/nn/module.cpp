@@ -26,8 +26,9 @@ std::vector<NamedTensor> without_repeats(std::vector<NamedTensor> list) {
 
 }  // namespace
 
-Tensor Module::operator()(const Tensor& x) {
-  Tensor output = forward(x);
+Tensor Module::operator()(const Tensor& x) { return observed(forward(x)); }
+
+Tensor Module::observed(Tensor output) {
   if (current_observer) (*current_observer)(*this, output);
   return output;
 }

@@ -47,6 +47,13 @@ void same_dtype(const char* op, std::initializer_list<const Tensor*> tensors) {
   }
 }
 
+void parameters_dtype(const char* op, const Tensor& x, std::initializer_list<const Tensor*> parameters) {
+  const bool short_x = x.dtype() == DType::f16 || x.dtype() == DType::bf16;
+  for (const Tensor* p : parameters) {
+    if (!(short_x && p->defined() && p->dtype() == DType::f32)) same_dtype(op, {&x, p});
+  }
+}
+
 void same_shape(const char* op, const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) {
     throw ShapeError(fmt::format("{}: {} and {} differ in shape", op, a.str(), b.str()), "Cuttle does not broadcast");

@@ -14,6 +14,8 @@ void dtype(const char* op, std::string_view what, const Tensor& t, DType wanted)
 /// Undefined tensors are passed over.
 void same_device(const char* op, std::initializer_list<const Tensor*> tensors);
 void same_dtype(const char* op, std::initializer_list<const Tensor*> tensors);
+/// Undefined tensors are passed over. Parameters have the dtype of x, or f32 where x has 16 bits.
+void parameters_dtype(const char* op, const Tensor& x, std::initializer_list<const Tensor*> parameters);
 void same_shape(const char* op, const Tensor& a, const Tensor& b);
 /// In-place ops read and write element by element: throws AutogradError if `source` shares some, but not the very same,
 /// memory with `target`.

@@ -1,3 +1,5 @@
+#include "ops/classify.hpp"
+
 #include <fmt/format.h>
 
 #include "autograd/node.hpp"
@@ -53,7 +55,19 @@ Tensor log_softmax(const Tensor& x) {
 
 Tensor softmax(const Tensor& x) { return rows("softmax", x, &Kernels::softmax, &Kernels::softmax_backward); }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options) {
+namespace {
+
+/// A loss of 16 bits would overflow as soon as it is scaled.
+TensorOptions wide_like(const Tensor& logits) {
+  TensorOptions wide = logits.options();
+  if (wide.dtype != DType::f64) wide.dtype = DType::f32;
+  return wide;
+}
+
+}  // namespace
+
+void ops::cross_entropy_into(Tensor& loss, const Tensor& logits, const Tensor& targets, CrossEntropyOptions options,
+                             const Tensor& correct) {
   constexpr const char* kOp = "cross_entropy";
   check_targets(kOp, logits, targets);
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
@@ -62,12 +76,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   if (logits.numel() == 0) {
     throw ShapeError(fmt::format("{}: {} has no rows, so there is no loss", kOp, logits.str()));
   }
-  // A loss of 16 bits would overflow as soon as it is scaled.
-  TensorOptions wide = logits.options();
-  if (wide.dtype != DType::f64) wide.dtype = DType::f32;
-  Tensor loss = Tensor::empty({}, wide);
+  const TensorOptions wide = wide_like(logits);
+  check::dtype(kOp, "result", loss, wide.dtype);
+  if (correct.defined()) check::dtype(kOp, "number of correct answers", correct, DType::i64);
   const Tensor log_sum_exp = Tensor::empty({logits.size(0)}, wide);
-  kernels(logits).cross_entropy(logits, targets, options, loss, log_sum_exp);
+  kernels(logits).cross_entropy(logits, targets, options, loss, log_sum_exp, correct);
   if (autograd::recording({&logits})) {
     autograd::record(
         kOp, loss, {&logits},
@@ -78,6 +91,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
           in.give(0, std::move(dx));
         });
   }
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options) {
+  Tensor loss = Tensor::empty({}, wide_like(logits));
+  ops::cross_entropy_into(loss, logits, targets, options);
   return loss;
 }
 

@@ -1,8 +1,11 @@
+#include "ops/elementwise.hpp"
+
 #include <fmt/format.h>
 
 #include <limits>
 
 #include "autograd/node.hpp"
+#include "core/capture.hpp"
 #include "kernels.hpp"
 #include "ops/check.hpp"
 
@@ -14,11 +17,13 @@ using autograd::Saved;
 
 namespace {
 
-void record_relu(const char* op, Tensor& y, const Tensor& x) {
-  autograd::record(op, y, {&x}, [op, saved = Saved(y)](Tensor dy, Gradients& in) {
+constexpr double kNoCeiling = std::numeric_limits<double>::infinity();
+
+void record_relu(const char* op, double ceiling, Tensor& y, const Tensor& x) {
+  autograd::record(op, y, {&x}, [op, ceiling, saved = Saved(y)](Tensor dy, Gradients& in) {
     const Tensor& out = saved.get(op);
     Tensor dx = is_exclusive(dy) ? dy : Tensor::empty(dy.shape(), dy.options());
-    if (dx.numel() > 0) kernels(dy).relu_backward(out, dy, dx);
+    if (dx.numel() > 0) kernels(dy).relu_backward(out, dy, ceiling, dx);
     dy = {};
     in.give(0, std::move(dx));
   });
@@ -29,6 +34,24 @@ void record_add(const char* op, Tensor& out, const Tensor& a, const Tensor& b) {
     if (in.needed(0)) in.give(0, dy);
     if (in.needed(1)) in.give(1, std::move(dy));
   });
+}
+
+Tensor clamped(const char* op, double ceiling, const Tensor& x) {
+  check::floating(op, x);
+  Tensor y = Tensor::empty(x.shape(), x.options());
+  if (y.numel() > 0) kernels(x).relu(x, ceiling, y);
+  if (recording({&x})) record_relu(op, ceiling, y, x);
+  return y;
+}
+
+Tensor clamped_in_place(const char* op, double ceiling, Tensor x) {
+  check::floating(op, x);
+  const bool recorded = recording({&x});
+  autograd::check_in_place(op, x, recorded);
+  if (x.numel() > 0) kernels(x).relu(x, ceiling, x);
+  autograd::mark_changed(op, x);
+  if (recorded) record_relu(op, ceiling, x, x);
+  return x;
 }
 
 /// b ready to be added to a.
@@ -42,23 +65,11 @@ Tensor addend(const char* op, const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-Tensor relu(const Tensor& x) {
-  check::floating("relu", x);
-  Tensor y = Tensor::empty(x.shape(), x.options());
-  if (y.numel() > 0) kernels(x).relu(x, y);
-  if (recording({&x})) record_relu("relu", y, x);
-  return y;
-}
-
-Tensor relu_(Tensor x) {
-  check::floating("relu_", x);
-  const bool recorded = recording({&x});
-  autograd::check_in_place("relu_", x, recorded);
-  if (x.numel() > 0) kernels(x).relu(x, x);
-  autograd::mark_changed("relu_", x);
-  if (recorded) record_relu("relu_", x, x);
-  return x;
-}
+Tensor relu(const Tensor& x) { return clamped("relu", kNoCeiling, x); }
+Tensor relu_(Tensor x) { return clamped_in_place("relu_", kNoCeiling, std::move(x)); }
+Tensor relu6(const Tensor& x) { return clamped("relu6", 6, x); }
+Tensor ops::clamp_(Tensor x, double ceiling) { return clamped_in_place("relu_", ceiling, std::move(x)); }
+Tensor relu6_(Tensor x) { return clamped_in_place("relu6_", 6, std::move(x)); }
 
 Tensor add(const Tensor& a, const Tensor& b) {
   const Tensor other = addend("add", a, b);
@@ -105,11 +116,12 @@ Tensor dropout(const Tensor& x, double p, bool training) {
   if (!training || p == 0) return x;
   const PhiloxKey key = default_generator().reserve(x.numel());
   Tensor y = Tensor::empty(x.shape(), x.options());
-  if (y.numel() > 0) kernels(x).dropout(x, p, key, y);
+  const Tensor advance = RandomAdvanceScope::current();
+  if (y.numel() > 0) kernels(x).dropout(x, p, key, advance, y);
   if (recording({&x})) {
-    autograd::record("dropout", y, {&x}, [p, key](Tensor dy, Gradients& in) {
+    autograd::record("dropout", y, {&x}, [p, key, advance](Tensor dy, Gradients& in) {
       Tensor dx = Tensor::empty(dy.shape(), dy.options());
-      if (dx.numel() > 0) kernels(dy).dropout(dy, p, key, dx);
+      if (dx.numel() > 0) kernels(dy).dropout(dy, p, key, advance, dx);
       in.give(0, std::move(dx));
     });
   }
@@ -147,7 +159,8 @@ Tensor non_finite_count(const Tensor& x) {
   return out;
 }
 
-Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev) {
+Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev,
+                        const NormalizeOptions& options) {
   constexpr const char* kOp = "normalize_images";
   check::rank(kOp, "images", images, 4);
   check::dtype(kOp, "images", images, DType::u8);
@@ -156,8 +169,17 @@ Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& 
   check::same_device(kOp, {&images, &mean, &stddev});
   check::shape_if_defined(kOp, "mean", mean, {images.size(1)});
   check::shape_if_defined(kOp, "stddev", stddev, {images.size(1)});
-  Tensor out = Tensor::empty(images.shape(), {DType::f32, images.device(), images.layout()});
-  if (out.numel() > 0) kernels(images).normalize_images(images, mean, stddev, out);
+  if (options.windows.defined()) {
+    check::dtype(kOp, "windows", options.windows, DType::i32);
+    check::same_device(kOp, {&images, &options.windows});
+    check::shape_if_defined(kOp, "windows", options.windows, {images.size(0), 3});
+  }
+  if (!is_floating(options.dtype)) {
+    throw DtypeError(fmt::format("{}: the result cannot be {}", kOp, name_of(options.dtype)),
+                     "ask for a floating dtype");
+  }
+  Tensor out = Tensor::empty(images.shape(), {options.dtype, images.device(), images.layout()});
+  if (out.numel() > 0) kernels(images).normalize_images(images, mean, stddev, options.windows, out);
   return out;
 }
 

@@ -27,8 +27,8 @@ AdamW::AdamW(std::vector<Tensor> parameters, AdamWOptions options)
 void AdamW::update(const Group& group) {
   const Kernels::AdamWHyper hyper{options_.beta1, options_.beta2, options_.eps};
   kernels(group.step)
-      .adamw_step(group.params, group.grads, group.states[0], group.states[1], group.decay, hyper, lr_tensor(),
-                  group.step);
+      .adamw_step({group.params, group.grads, group.copies, group.decay, lr_tensor(), group.step, group.factor},
+                  group.states[0], group.states[1], hyper);
 }
 
 }  // namespace cuttle::optim

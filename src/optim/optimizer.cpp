@@ -5,6 +5,7 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "autograd/copy.hpp"
 #include "autograd/node.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/optim.hpp"
@@ -35,10 +36,20 @@ void check_parameters(const std::string& optimizer, const std::vector<Tensor>& p
   }
 }
 
-/// The same values where and how `parameter` has its own.
-Tensor placed_like(const Tensor& t, const Tensor& parameter) {
-  Tensor placed = t.to(parameter.device()).to(parameter.dtype());
+/// The same values where `parameter` has its own, in the same order.
+Tensor placed_as(const Tensor& t, const Tensor& parameter) {
+  const Tensor placed = t.to(parameter.device());
   return placed.rank() == 4 ? placed.to(parameter.layout()) : placed;
+}
+
+/// The same values where and how `parameter` has its own.
+Tensor placed_like(const Tensor& t, const Tensor& parameter) { return placed_as(t, parameter).to(parameter.dtype()); }
+
+/// Kernels read gradients of 16 bits as they are.
+Tensor placed_gradient(const Tensor& parameter) {
+  const Tensor g = placed_as(parameter.grad(), parameter);
+  const bool low = g.dtype() == DType::f16 || g.dtype() == DType::bf16;
+  return low ? g : g.to(parameter.dtype());
 }
 
 bool has_gradient(const Tensor& parameter) { return parameter.grad().defined() && parameter.numel() > 0; }
@@ -112,7 +123,8 @@ Optimizer::Group Optimizer::group_of(const Cohort& cohort) {
   for (const std::size_t i : cohort.members) {
     const Tensor& p = params_[i];
     group.params.push_back(p);
-    group.grads.push_back(placed_like(p.grad(), p));
+    group.grads.push_back(placed_gradient(p));
+    group.copies.push_back(autograd::current_copy(p));
     group.decay.push_back(decay_[i]);
     for (std::size_t s = 0; s < states_.size(); ++s) {
       Tensor& state = states_[s].tensors[i];
@@ -123,9 +135,21 @@ Optimizer::Group Optimizer::group_of(const Cohort& cohort) {
   return group;
 }
 
-void Optimizer::step() {
+void Optimizer::check_factor(const Tensor& factor) const {
+  if (!factor.defined()) return;
+  if (factor.dtype() != DType::f32 || factor.rank() != 0) {
+    throw DtypeError(fmt::format("{}: the factor of the gradients is {}, not an f32 scalar", name_, factor.str()));
+  }
+  if (factor.device() != params_.front().device()) {
+    throw DeviceError(fmt::format("{}: the factor of the gradients lies on {}, the parameters on {}", name_,
+                                  factor.device().str(), params_.front().device().str()));
+  }
+}
+
+void Optimizer::step(const Tensor& factor) {
   const NoGrad no_grad;
   check_devices();
+  check_factor(factor);
   follow_parameters();
   split_cohorts();
   // Every allocation comes first: a step that runs out of memory has changed nothing.
@@ -133,10 +157,15 @@ void Optimizer::step() {
   for (const Cohort& cohort : cohorts_) {
     if (has_gradient(params_[cohort.members.front()])) groups.push_back(group_of(cohort));
   }
-  for (const Group& group : groups) {
-    kernels(group.step).increment(group.step);
+  for (Group& group : groups) {
+    group.factor = factor;
     update(group);
-    for (const Tensor& p : group.params) autograd::mark_changed(name_, p);
+    for (std::size_t i = 0; i < group.params.size(); ++i) {
+      autograd::mark_changed(name_, group.params[i]);
+      if (!group.copies[i].defined()) continue;
+      autograd::mark_changed(name_, group.copies[i]);
+      autograd::copy_rewritten(group.params[i]);
+    }
   }
   ++steps_;
 }

@@ -39,7 +39,9 @@ SGD::SGD(std::vector<Tensor> parameters, SGDOptions options)
 void SGD::update(const Group& group) {
   const Kernels::SgdHyper hyper{options_.momentum, options_.dampening, options_.nesterov};
   const Tensors buffers = group.states.empty() ? Tensors() : Tensors(group.states[0]);
-  kernels(group.step).sgd_step(group.params, group.grads, buffers, group.decay, hyper, lr_tensor(), group.step);
+  kernels(group.step)
+      .sgd_step({group.params, group.grads, group.copies, group.decay, lr_tensor(), group.step, group.factor}, buffers,
+                hyper);
 }
 
 }  // namespace cuttle::optim

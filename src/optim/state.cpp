@@ -26,7 +26,9 @@ std::vector<nn::NamedTensor> Optimizer::state() const {
   };
   for (const StateList& list : states_) {
     for (std::size_t i = 0; i < params_.size(); ++i) {
-      if (list.tensors[i].defined()) state.push_back({numbered(list.name, i), list.tensors[i].clone()});
+      // A skipped first step leaves tensors behind that were never used.
+      if (list.tensors[i].defined() && updates[i] > 0)
+        state.push_back({numbered(list.name, i), list.tensors[i].clone()});
     }
   }
   return state;

@@ -32,7 +32,13 @@ constexpr std::array<Choice<ScheduleKind>, 4> kSchedules{{{"constant", ScheduleK
                                                           {"step", ScheduleKind::step},
                                                           {"cosine", ScheduleKind::cosine},
                                                           {"one-cycle", ScheduleKind::one_cycle}}};
-constexpr std::array<Choice<Precision>, 2> kPrecisions{{{"fp32", Precision::fp32}, {"tf32", Precision::tf32}}};
+constexpr std::array<Choice<Precision>, 4> kPrecisions{
+    {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"fp16", Precision::fp16}, {"bf16", Precision::bf16}}};
+constexpr std::array<Choice<Augment>, 2> kAugments{{{"none", Augment::none}, {"crop-flip", Augment::crop_flip}}};
+constexpr std::array<Choice<ConvPath>, 4> kConvPaths{{{"heuristic", ConvPath::heuristic},
+                                                      {"measured", ConvPath::measured},
+                                                      {"legacy", ConvPath::legacy},
+                                                      {"gemm", ConvPath::gemm}}};
 
 template <class T> std::string_view find_name(std::span<const Choice<T>> choices, T value) {
   for (const auto& [name, known] : choices) {
@@ -86,9 +92,13 @@ template <class Config, class Visit> void for_each_setting(Config& c, Visit visi
   visit("schedule", c.schedule);
   visit("warmup", c.warmup);
   visit("clip-grad-norm", c.clip_grad_norm);
+  visit("augment", c.augment);
   visit("device", c.device);
   visit("precision", c.precision);
+  visit("conv", c.conv);
+  visit("deterministic", c.deterministic);
   visit("memory-limit", c.memory_limit);
+  visit("workspace-limit", c.workspace_limit);
   visit("threads", c.threads);
   visit("seed", c.seed);
 }
@@ -108,11 +118,13 @@ template <class T> void put(nlohmann::ordered_json& json, const char* key, const
 void parse(const std::string& text, OptimizerKind& kind) { kind = parse_optimizer(text); }
 void parse(const std::string& text, ScheduleKind& kind) { kind = parse_schedule(text); }
 void parse(const std::string& text, Precision& precision) { precision = parse_precision(text); }
+void parse(const std::string& text, Augment& augment) { augment = parse_augment(text); }
+void parse(const std::string& text, ConvPath& path) { path = parse_conv(text); }
 
 template <class T> void take(const nlohmann::ordered_json& json, const char* key, T& value) {
   if constexpr (std::is_enum_v<T>) {
     parse(json.at(key).get<std::string>(), value);
-  } else if constexpr (std::is_integral_v<T>) {
+  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
     value = whole_number<T>(json, key);
   } else {
     json.at(key).get_to(value);
@@ -130,19 +142,37 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b !=
 std::string_view name_of(OptimizerKind kind) { return find_name<OptimizerKind>(kOptimizers, kind); }
 std::string_view name_of(ScheduleKind kind) { return find_name<ScheduleKind>(kSchedules, kind); }
 std::string_view name_of(Precision precision) { return find_name<Precision>(kPrecisions, precision); }
+std::string_view name_of(Augment augment) { return find_name<Augment>(kAugments, augment); }
+std::string_view name_of(ConvPath path) { return find_name<ConvPath>(kConvPaths, path); }
 
 OptimizerKind parse_optimizer(std::string_view text) {
   return find_value<OptimizerKind>("--optimizer", kOptimizers, text);
 }
 ScheduleKind parse_schedule(std::string_view text) { return find_value<ScheduleKind>("--schedule", kSchedules, text); }
 
-Precision parse_precision(std::string_view text) {
-  if (text == "fp16" || text == "bf16") {
-    throw UsageError(
-        fmt::format("--precision {}: this version has no mixed precision, on the CPU it computes in fp32", text),
-        "leave --precision out, or take fp32");
+Precision parse_precision(std::string_view text) { return find_value<Precision>("--precision", kPrecisions, text); }
+Augment parse_augment(std::string_view text) { return find_value<Augment>("--augment", kAugments, text); }
+ConvPath parse_conv(std::string_view text) { return find_value<ConvPath>("--conv", kConvPaths, text); }
+
+DType dtype_of(Precision precision) {
+  if (precision == Precision::fp16) return DType::f16;
+  return precision == Precision::bf16 ? DType::bf16 : DType::f32;
+}
+
+void check_precision(Precision precision, Device device) {
+  if (device.is_cpu() && dtype_of(precision) != DType::f32) {
+    throw UsageError(fmt::format("--precision {}: mixed precision needs a GPU, on the CPU Cuttle computes in fp32",
+                                 name_of(precision)),
+                     "leave --precision out, or take fp32");
   }
-  return find_value<Precision>("--precision", kPrecisions, text);
+}
+
+void apply_conv_settings(const TrainConfig& c) {
+  set_conv_settings({.path = c.conv,
+                     .algorithm = {},
+                     .tf32 = c.precision == Precision::tf32,
+                     .deterministic = c.deterministic,
+                     .workspace_limit = c.workspace_limit});
 }
 
 void validate(const TrainConfig& c) {
@@ -203,7 +233,8 @@ TrainConfig config_from_json(const nlohmann::ordered_json& json) {
 
 TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
                            const std::vector<std::string>& given) {
-  static const std::set<std::string_view> may_change{"epochs", "device", "threads", "memory-limit", "data"};
+  static const std::set<std::string_view> may_change{"epochs",       "device",          "threads", "data",
+                                                     "memory-limit", "workspace-limit", "conv"};
   nlohmann::ordered_json settings = to_json(started);
   const nlohmann::ordered_json asked = to_json(wanted);
   std::vector<std::string> differences;

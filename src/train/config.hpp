@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuttle/conv.hpp"
 #include "cuttle/nn.hpp"
 #include "cuttle/optim.hpp"
 
@@ -14,15 +15,25 @@ namespace cuttle::train {
 
 enum class OptimizerKind : std::uint8_t { sgd, adamw };
 enum class ScheduleKind : std::uint8_t { constant, step, cosine, one_cycle };
-enum class Precision : std::uint8_t { fp32, tf32 };
+enum class Precision : std::uint8_t { fp32, tf32, fp16, bf16 };
+enum class Augment : std::uint8_t { none, crop_flip };
 
 std::string_view name_of(OptimizerKind kind);
 std::string_view name_of(ScheduleKind kind);
 std::string_view name_of(Precision precision);
+std::string_view name_of(Augment augment);
+std::string_view name_of(ConvPath path);
 /// From the names above; throw UsageError listing them.
 OptimizerKind parse_optimizer(std::string_view text);
 ScheduleKind parse_schedule(std::string_view text);
 Precision parse_precision(std::string_view text);
+Augment parse_augment(std::string_view text);
+ConvPath parse_conv(std::string_view text);
+
+/// Of images and activations. Parameters are f32 in any precision.
+DType dtype_of(Precision precision);
+/// Throws UsageError where the device cannot compute in this precision: 16 bits need a GPU.
+void check_precision(Precision precision, Device device);
 
 /// Everything that decides how a run goes. The defaults train LeNet on MNIST to about 99% in two epochs.
 struct TrainConfig {
@@ -44,16 +55,23 @@ struct TrainConfig {
   ScheduleKind schedule = ScheduleKind::one_cycle;
   std::int64_t warmup = 0;    ///< steps of linear rise before the schedule
   double clip_grad_norm = 0;  ///< 0: no clipping
+  Augment augment = Augment::none;
 
   std::string device = "auto";
   Precision precision = Precision::fp32;
-  std::optional<std::uint64_t> memory_limit;  ///< bytes
-  int threads = 0;                            ///< 0: all cores
+  ConvPath conv = ConvPath::heuristic;
+  bool deterministic = false;
+  bool graph = true;  ///< record and replay steps where the device can; changes no number and is not saved
+  std::optional<std::uint64_t> memory_limit, workspace_limit;  ///< bytes
+  int threads = 0;                                             ///< 0: all cores
   std::uint64_t seed = 0;
 };
 
 /// Largest height and width of images.
 inline constexpr std::int64_t kMostSize = 16384;
+
+/// Sets precision, path, determinism and workspace of convolutions for this process.
+void apply_conv_settings(const TrainConfig& config);
 
 /// Checks every value that can be checked without the data. Throws UsageError naming the flag.
 void validate(const TrainConfig& config);
@@ -66,8 +84,9 @@ nlohmann::ordered_json to_json(const TrainConfig& config);
 /// Missing keys keep their defaults. Throws CheckpointError if a value is of the wrong kind.
 TrainConfig config_from_json(const nlohmann::ordered_json& json);
 /// The settings of a run that goes on: those it was started with, changed by what `wanted` says for the keys in
-/// `given`. Only epochs, device, threads, memory-limit and data may change; steps are always taken from `wanted`.
-/// Throws CheckpointError if the model differs, UsageError if anything else does, listing each difference.
+/// `given`. Only epochs, device, threads, memory-limit, workspace-limit, conv and data may change; steps are always
+/// taken from `wanted`. Throws CheckpointError if the model differs, UsageError if anything else does, listing each
+/// difference.
 TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
                            const std::vector<std::string>& given);
 

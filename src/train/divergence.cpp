@@ -4,6 +4,7 @@
 
 #include "cuttle/autograd.hpp"
 #include "cuttle/ops.hpp"
+#include "cuttle/random.hpp"
 
 namespace cuttle::train {
 namespace {
@@ -55,13 +56,22 @@ std::optional<std::string> in_gradients(const nn::Module& module) {
 
 }  // namespace
 
-std::string first_non_finite(nn::Module& module, const Window& window) {
-  const NoGrad no_grad;
-  if (const auto found = in_parameters(module)) return *found;
-  for (std::int64_t b = 0; b < window.batches; ++b) {
-    if (const auto found = in_forward(module, window.load(b).images)) return *found;
+std::string first_non_finite(nn::Module& module, const Window& window, double label_smoothing, double scale) {
+  const PhiloxKey before = default_generator().state();
+  {
+    const NoGrad no_grad;
+    if (const auto found = in_parameters(module)) return *found;
+    for (std::int64_t b = 0; b < window.batches; ++b) {
+      if (const auto found = in_forward(module, window.load(b).images)) return *found;
+    }
   }
   // A finite forward pass: the loss or the norm overflowed, or backward did.
+  default_generator().set_state(before);
+  module.zero_grad();
+  Figures figures(window.batches, module.parameters().at(0).device());
+  figures.scale.fill_(scale);
+  add_gradients(module, window, label_smoothing, figures);
+  const NoGrad no_grad;
   return in_gradients(module).value_or(
       "every layer's output is finite, but the loss or the norm of the gradients overflows");
 }

@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <memory>
 #include <span>
 
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
+#include "train/read_back.hpp"
 
 namespace cuttle::train {
 namespace {
+
+/// Batches whose logits may be under way: enough to keep the device busy.
+constexpr std::size_t kMostUnderWay = 4;
 
 class EvalMode {
  public:
@@ -70,14 +76,38 @@ std::int64_t Evaluation::predicted_as(std::int64_t label) const {
   return sum;
 }
 
+namespace {
+
+/// Logits on their way to the host.
+struct UnderWay {
+  std::unique_ptr<Readback> logits;
+  std::vector<std::int64_t> indices;
+};
+
+void count_batch(Evaluation& result, const data::ImageSet& set, const UnderWay& batch) {
+  const auto k = static_cast<std::size_t>(result.classes);
+  const std::span values(static_cast<const float*>(batch.logits->wait()), batch.indices.size() * k);
+  for (std::size_t i = 0; i < batch.indices.size(); ++i) {
+    const std::int64_t label = set.labels[static_cast<std::size_t>(batch.indices[i])];
+    count_image(result, batch.indices[i], values.subspan(i * k, k), label);
+  }
+}
+
+}  // namespace
+
 std::optional<Evaluation> evaluate(nn::Module& module, const data::ImageSet& set, std::int64_t batch, Device device,
-                                   const std::function<bool()>& stop) {
+                                   DType dtype, const std::function<bool()>& stop) {
   const NoGrad no_grad;
   const EvalMode eval_mode(module);
-  const data::Loader loader(set, {.batch = std::min(batch, set.size()), .device = device});
+  const data::Loader loader(set, {.batch = std::min(batch, set.size()), .device = device, .dtype = dtype});
   Evaluation result;
   result.classes = static_cast<std::int64_t>(set.classes.size());
   result.confusion.assign(static_cast<std::size_t>(result.classes * result.classes), 0);
+  std::deque<UnderWay> under_way;
+  const auto count_first = [&] {
+    count_batch(result, set, under_way.front());
+    under_way.pop_front();
+  };
   for (std::int64_t b = 0; b < loader.batches(); ++b) {
     if (stop && stop()) return std::nullopt;
     const Tensor logits = module(loader.load(0, b).images);
@@ -86,14 +116,10 @@ std::optional<Evaluation> evaluate(nn::Module& module, const data::ImageSet& set
           fmt::format("the model gives {}, but '{}' has {} classes", logits.str(), set.name, result.classes),
           "evaluate on the data that the model was trained for");
     }
-    const std::vector<float> values = logits.to_vector<float>();
-    const std::vector<std::int64_t> indices = loader.indices(0, b);
-    const auto k = static_cast<std::size_t>(result.classes);
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      const std::int64_t label = set.labels[static_cast<std::size_t>(indices[i])];
-      count_image(result, indices[i], std::span(values).subspan(i * k, k), label);
-    }
+    under_way.push_back({read_back(logits.to(DType::f32)), loader.indices(0, b)});
+    if (under_way.size() > kMostUnderWay) count_first();
   }
+  while (!under_way.empty()) count_first();
   result.loss /= static_cast<double>(result.images);
   return result;
 }

@@ -31,10 +31,11 @@ struct Evaluation {
 /// Mistakes that an evaluation keeps.
 inline constexpr std::size_t kWorst = 36;
 
-/// Runs the whole set through the module in evaluation mode, without history, and puts its mode back.
+/// Runs the whole set through the module in evaluation mode, without history, and puts its mode back. Images come in
+/// `dtype`; the next batches are queued while logits are on their way to the host.
 /// Returns nothing if `stop` answered true between two batches. Throws ShapeError if the module does not give one
 /// number for each class of the set.
 std::optional<Evaluation> evaluate(nn::Module& module, const data::ImageSet& set, std::int64_t batch, Device device,
-                                   const std::function<bool()>& stop = {});
+                                   DType dtype = DType::f32, const std::function<bool()>& stop = {});
 
 }  // namespace cuttle::train

@@ -22,14 +22,16 @@ struct StartEvent {
 };
 
 struct StepEvent {
-  std::int64_t epoch = 0;          ///< from 1
-  std::int64_t step = 0;           ///< optimizer steps done in the whole run
-  std::int64_t step_in_epoch = 0;  ///< from 1
-  double loss = 0;                 ///< mean over the images of the step
-  double accuracy = 0;             ///< on the images of the step, before the update
-  double lr = 0, grad_norm = 0;    ///< the norm before clipping
-  double images_per_s = 0;         ///< of this epoch so far
-  double seconds_left = 0;         ///< of training, estimated
+  std::int64_t epoch = 0;                 ///< from 1
+  std::int64_t step = 0;                  ///< optimizer steps done in the whole run
+  std::int64_t step_in_epoch = 0;         ///< from 1
+  double loss = 0;                        ///< mean over the images of the step
+  double accuracy = 0;                    ///< on the images of the step, before the update
+  double lr = 0, grad_norm = 0;           ///< the norm before clipping
+  std::optional<double> loss_scale = {};  ///< fp16: after the step
+  bool skipped = false;                   ///< fp16: a gradient overflowed, and the step changed nothing but the scale
+  double images_per_s = 0;                ///< of this epoch so far
+  double seconds_left = 0;                ///< of training, estimated
   std::uint64_t allocated_bytes = 0, peak_allocated_bytes = 0, peak_reserved_bytes = 0;
 };
 
@@ -68,6 +70,8 @@ class EventSink {
   /// Once it is saved: for everything else.
   virtual void epoch_saved(const EpochEvent&) {}
   virtual void ended(const EndEvent&) {}
+  /// Writes out what is held back; before a state is saved and when training pauses.
+  virtual void flush() {}
   /// Files that this sink writes.
   virtual std::vector<std::string> files() const { return {}; }
 };

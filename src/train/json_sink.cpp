@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr auto kFlushEvery = std::chrono::seconds(1);
+
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 const char* name_of(Ending ending) {
@@ -65,16 +67,21 @@ Json to_json(const StartEvent& e) {
 }
 
 Json to_json(const StepEvent& e) {
-  return {{"event", "step"},
-          {"epoch", e.epoch},
-          {"step", e.step},
-          {"step_in_epoch", e.step_in_epoch},
-          {"loss", e.loss},
-          {"accuracy", e.accuracy},
-          {"lr", e.lr},
-          {"grad_norm", e.grad_norm},
-          {"images_per_s", e.images_per_s},
-          {"allocated_bytes", e.allocated_bytes}};
+  Json json = {{"event", "step"},
+               {"epoch", e.epoch},
+               {"step", e.step},
+               {"step_in_epoch", e.step_in_epoch},
+               {"loss", e.loss},
+               {"accuracy", e.accuracy},
+               {"lr", e.lr},
+               {"grad_norm", e.grad_norm},
+               {"images_per_s", e.images_per_s},
+               {"allocated_bytes", e.allocated_bytes}};
+  if (e.loss_scale) {
+    json["loss_scale"] = *e.loss_scale;
+    json["skipped"] = e.skipped;
+  }
+  return json;
 }
 
 Json to_json(const EpochEvent& e) {
@@ -108,10 +115,30 @@ Json to_json(const EndEvent& e) {
           {"files", e.files}};
 }
 
-void JsonSink::started(const StartEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
-void JsonSink::stepped(const StepEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
-void JsonSink::epoch_saved(const EpochEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
-void JsonSink::ended(const EndEvent& event) { out_ << to_text(to_json(event)) << std::endl; }
+void LineWriter::write(std::ostream& out, const Json& json) {
+  out << to_text(json) << '\n';
+  if (std::chrono::steady_clock::now() - flushed_ >= kFlushEvery) flush(out);
+}
+
+void LineWriter::flush(std::ostream& out) {
+  out.flush();
+  flushed_ = std::chrono::steady_clock::now();
+}
+
+void JsonSink::started(const StartEvent& event) {
+  writer_.write(out_, to_json(event));
+  flush();
+}
+void JsonSink::stepped(const StepEvent& event) { writer_.write(out_, to_json(event)); }
+void JsonSink::epoch_saved(const EpochEvent& event) {
+  writer_.write(out_, to_json(event));
+  flush();
+}
+void JsonSink::ended(const EndEvent& event) {
+  writer_.write(out_, to_json(event));
+  flush();
+}
+void JsonSink::flush() { writer_.flush(out_); }
 
 void MetricsFile::started(const StartEvent& event) {
   write_file_atomically(
@@ -120,14 +147,25 @@ void MetricsFile::started(const StartEvent& event) {
   if (!out_) throw IoError(fmt::format("{} cannot be opened for writing", file_), "check the folder's permissions");
 }
 
-void MetricsFile::write(const Json& json) {
-  out_ << to_text(json) << std::endl;
+void MetricsFile::check() const {
   if (!out_)
     throw IoError(fmt::format("{} cannot be written", file_),
                   "check the space left on the disk; the last saved state is intact");
 }
 
-void MetricsFile::stepped(const StepEvent& event) { write(to_json(event)); }
-void MetricsFile::epoch_done(const EpochEvent& event) { write(to_json(event)); }
+void MetricsFile::flush() {
+  writer_.flush(out_);
+  check();
+}
+
+void MetricsFile::stepped(const StepEvent& event) {
+  writer_.write(out_, to_json(event));
+  check();
+}
+
+void MetricsFile::epoch_done(const EpochEvent& event) {
+  writer_.write(out_, to_json(event));
+  flush();
+}
 
 }  // namespace cuttle::train

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <fstream>
 #include <iosfwd>
 #include <nlohmann/json_fwd.hpp>
@@ -17,7 +18,17 @@ nlohmann::ordered_json to_json(const StepEvent& event);
 nlohmann::ordered_json to_json(const EpochEvent& event);
 nlohmann::ordered_json to_json(const EndEvent& event);
 
-/// JSON lines, flushed one by one.
+/// JSON lines, flushed at least once a second: a step may take less time than a write.
+class LineWriter {
+ public:
+  void write(std::ostream& out, const nlohmann::ordered_json& json);
+  void flush(std::ostream& out);
+
+ private:
+  std::chrono::steady_clock::time_point flushed_{};
+};
+
+/// Steps come with a delay of at most a second, all else at once.
 class JsonSink final : public EventSink {
  public:
   explicit JsonSink(std::ostream& out) : out_(out) {}
@@ -25,9 +36,11 @@ class JsonSink final : public EventSink {
   void stepped(const StepEvent& event) override;
   void epoch_saved(const EpochEvent& event) override;
   void ended(const EndEvent& event) override;
+  void flush() override;
 
  private:
   std::ostream& out_;
+  LineWriter writer_;
 };
 
 /// metrics.jsonl of a run's folder: every step and epoch, without gaps or repeats over interruptions.
@@ -40,12 +53,14 @@ class MetricsFile final : public EventSink {
   void started(const StartEvent& event) override;
   void stepped(const StepEvent& event) override;
   void epoch_done(const EpochEvent& event) override;
+  void flush() override;
   std::vector<std::string> files() const override { return {file_}; }
 
  private:
-  void write(const nlohmann::ordered_json& json);
+  void check() const;
   std::string file_, earlier_;
   std::ofstream out_;
+  LineWriter writer_;
 };
 
 }  // namespace cuttle::train

@@ -38,6 +38,9 @@ Json to_json(const Progress& p) {
   put(json, "best_test_accuracy", p.best_test_accuracy);
   put(json, "test_accuracy", p.test_accuracy);
   put(json, "test_loss", p.test_loss);
+  if (const auto& s = p.loss_scale) {
+    json["loss_scale"] = {{"scale", s->scale}, {"good_steps", s->good_steps}, {"skipped_steps", s->skipped_steps}};
+  }
   return json;
 }
 
@@ -52,6 +55,11 @@ Progress progress_from_json(const Json& json) {
   p.best_test_accuracy = take<double>(json, "best_test_accuracy");
   p.test_accuracy = take<double>(json, "test_accuracy");
   p.test_loss = take<double>(json, "test_loss");
+  if (json.contains("loss_scale")) {
+    const Json& scale = json.at("loss_scale");
+    p.loss_scale = {scale.at("scale").get<float>(), whole_number<std::int64_t>(scale, "good_steps"),
+                    whole_number<std::int64_t>(scale, "skipped_steps")};
+  }
   return p;
 }
 
@@ -100,6 +108,10 @@ void check_progress(const RunState& s) {
   }
   if (!is_fraction(p.test_accuracy) || !is_fraction(p.best_test_accuracy) || !std::isfinite(p.test_loss.value_or(0))) {
     throw CheckpointError("its progress makes no sense: it has an impossible result on the test images");
+  }
+  if (const auto& s = p.loss_scale;
+      s && !(std::isfinite(s->scale) && s->scale > 0 && s->good_steps >= 0 && s->skipped_steps >= 0)) {
+    throw CheckpointError(fmt::format("its progress makes no sense: it scales losses by {}", s->scale));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "cuttle/serialization.hpp"
 #include "train/config.hpp"
 #include "train/model_file.hpp"
+#include "train/step.hpp"
 
 namespace cuttle::train {
 
@@ -21,6 +22,7 @@ struct Progress {
   double loss_sum = 0;             ///< over the images of the present epoch
   std::int64_t correct = 0, images = 0;
   std::optional<double> best_test_accuracy, test_accuracy, test_loss;
+  std::optional<LossScale> loss_scale = {};  ///< fp16 only
 };
 
 /// All that decides how a run goes on: loading it and training is bit-equal to never having stopped.

@@ -1,73 +1,80 @@
 #include "train/step.hpp"
 
 #include <cmath>
+#include <cstring>
 
+#include "core/tensor_impl.hpp"
 #include "cuttle/autograd.hpp"
 #include "cuttle/ops.hpp"
+#include "ops/classify.hpp"
 
 namespace cuttle::train {
 namespace {
 
-/// The figures of a step, in one f64 tensor on the device: the loss and the correct answers of each batch, then the
-/// norm. One read brings all to the host, after all work is queued.
-class Figures {
- public:
-  Figures(std::int64_t batches, Device device)
-      : batches_(batches), values_(Tensor::zeros({2 * batches + 1}, {.dtype = DType::f64, .device = device})) {}
+// Places in the array; then the correct answers (i64) and the losses (f32) of each batch.
+constexpr std::int64_t kScale = 0, kNorm = 4, kFactor = 8, kCounts = 16, kAdvance = 32, kCorrect = 40;
 
-  void put_batch(std::int64_t b, const Tensor& loss, const Tensor& correct) {
-    put(b, loss);
-    put(batches_ + b, correct);
-  }
-  void put_norm(const Tensor& norm) {
-    put(2 * batches_, norm);
-    has_norm_ = true;
-  }
-  StepResult read() const {
-    const std::vector<double> values = values_.to_vector<double>();
-    StepResult result;
-    for (std::int64_t b = 0; b < batches_; ++b) {
-      result.loss += values[static_cast<std::size_t>(b)];
-      result.correct += static_cast<std::int64_t>(values[static_cast<std::size_t>(batches_ + b)]);
-    }
-    if (has_norm_) result.grad_norm = values.back();
-    return result;
-  }
-
- private:
-  void put(std::int64_t i, const Tensor& value) {
-    const NoGrad no_grad;
-    values_.slice(i, i + 1).copy_(value.detach().reshape({1}));
-  }
-
-  std::int64_t batches_;
-  Tensor values_;
-  bool has_norm_ = false;
-};
+template <class T> T at(const void* bytes, std::int64_t offset) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(bytes) + offset, sizeof(T));
+  return value;
+}
 
 }  // namespace
 
-bool StepResult::finite() const { return std::isfinite(loss) && (!grad_norm || std::isfinite(*grad_norm)); }
+bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
+bool StepResult::skipped() const { return !std::isfinite(grad_norm); }
 
-StepResult accumulate_gradients(nn::Module& module, optim::Optimizer& optimizer, const Window& window,
-                                const StepOptions& options) {
-  optimizer.zero_grad();
-  const CrossEntropyOptions loss_options{.label_smoothing = options.label_smoothing, .reduction = Reduction::sum};
-  Figures figures(window.batches, optimizer.parameters().at(0).device());
+Figures::Figures(std::int64_t most_batches, Device device)
+    : most_batches_(most_batches),
+      bytes_(Tensor::zeros({kCorrect + most_batches * static_cast<std::int64_t>(sizeof(std::int64_t) + sizeof(float))},
+                           {.dtype = DType::u8, .device = device})) {
+  scale = view<float>(kScale, {});
+  norm = view<float>(kNorm, {});
+  factor = view<float>(kFactor, {});
+  counts = view<std::int64_t>(kCounts, {2});
+  advance = view<std::int64_t>(kAdvance, {});
+  scale.fill_(1);
+}
+
+template <class T> Tensor Figures::view(std::int64_t offset, const Shape& shape) const {
+  return make_tensor(bytes_.impl()->storage, static_cast<std::size_t>(offset), shape, dtype_of<T>, Layout::nhwc);
+}
+
+Tensor Figures::correct(std::int64_t b) const { return view<std::int64_t>(kCorrect + 8 * b, {}); }
+Tensor Figures::loss(std::int64_t b) const { return view<float>(kCorrect + 8 * most_batches_ + 4 * b, {}); }
+
+StepResult Figures::read(const void* bytes, std::int64_t batches, std::int64_t images) const {
+  StepResult result;
+  result.grad_norm = at<float>(bytes, kNorm);
+  result.images = images;
+  result.loss_scale = {at<float>(bytes, kScale), at<std::int64_t>(bytes, kCounts),
+                       at<std::int64_t>(bytes, kCounts + 8)};
+  for (std::int64_t b = 0; b < batches; ++b) {
+    result.loss += at<float>(bytes, kCorrect + 8 * most_batches_ + 4 * b);
+    result.correct += at<std::int64_t>(bytes, kCorrect + 8 * b);
+  }
+  if (batches > 1) result.loss /= static_cast<double>(images);
+  return result;
+}
+
+void add_gradients(nn::Module& module, const Window& window, double label_smoothing, const Figures& figures) {
+  // The factors of the loss come in as the gradient that backward starts from, so that no kernel multiplies by them.
+  const bool one = window.batches == 1;
+  Tensor start = figures.scale;
+  if (!one) {
+    const NoGrad no_grad;
+    start = mul(start, 1.0 / static_cast<double>(window.images));
+  }
+  const CrossEntropyOptions options{.label_smoothing = label_smoothing,
+                                    .reduction = one ? Reduction::mean : Reduction::sum};
   for (std::int64_t b = 0; b < window.batches; ++b) {
     const data::Batch batch = window.load(b);
     const Tensor logits = module(batch.images);
-    const Tensor loss =
-        mul(cross_entropy(logits, batch.labels, loss_options), 1.0 / static_cast<double>(window.images));
-    loss.backward();
-    figures.put_batch(b, loss, correct_count(logits, batch.labels));
+    Tensor loss = figures.loss(b);
+    ops::cross_entropy_into(loss, logits, batch.labels, options, figures.correct(b));
+    loss.backward(start);
   }
-  if (options.clip_grad_norm > 0) {
-    figures.put_norm(optim::clip_grad_norm_(optimizer.parameters(), options.clip_grad_norm));
-  } else if (options.measure_grad_norm) {
-    figures.put_norm(optim::grad_norm(optimizer.parameters()));
-  }
-  return figures.read();
 }
 
 }  // namespace cuttle::train

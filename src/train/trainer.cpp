@@ -16,6 +16,10 @@ namespace {
 
 /// A kill or a power cut costs at most so much work.
 constexpr auto kSaveEvery = std::chrono::minutes(5);
+/// Steps that may be queued ahead of their results: more than the host ever falls behind, few enough to stop soon.
+constexpr std::int64_t kMostAhead = 16;
+/// fp16: so many steps in a row without an update are no search for the right scale any more.
+constexpr std::int64_t kMostSkipped = 25;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -51,6 +55,8 @@ void check_test_set(const ModelSpec& spec, const data::ImageSet& set) {
 /// What is allocated for the run counts against its limit from the first byte.
 Device limited_device(const TrainConfig& config) {
   const Device device = Device::parse(config.device);
+  check_precision(config.precision, device);
+  apply_conv_settings(config);
   memory::allocator(device).set_limit(config.memory_limit);
   return device;
 }
@@ -75,7 +81,12 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
       device_(limited_device(config_)),
       steps_per_epoch_(steps_per_epoch(config_, train_set.size())),
       schedule_(make_schedule(config_, train_set.size())),
-      loader_(train_set, {.batch = config_.batch, .shuffle = true, .seed = config_.seed, .device = device_}) {
+      loader_(train_set, {.batch = config_.batch,
+                          .shuffle = true,
+                          .seed = config_.seed,
+                          .device = device_,
+                          .dtype = dtype_of(config_.precision),
+                          .crop_flip = config_.augment == Augment::crop_flip}) {
   check_test_set(spec_, test_set_);
   config_.size = spec_.size;
   set_num_threads(config_.threads);
@@ -83,6 +94,12 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
   module_ = make_module(spec_);
   module_->to(device_);
   optimizer_ = make_optimizer(config_, *module_);
+  stepper_ = std::make_unique<Stepper>(*module_, *optimizer_,
+                                       StepOptions{.label_smoothing = config_.label_smoothing,
+                                                   .clip_grad_norm = config_.clip_grad_norm,
+                                                   .scale_loss = config_.precision == Precision::fp16,
+                                                   .capture = config_.graph,
+                                                   .most_batches = std::min(config_.accumulate, loader_.batches())});
 }
 
 Trainer::Trainer(TrainConfig config, const data::ImageSet& train_set, const data::ImageSet& test_set, Options options)
@@ -109,6 +126,7 @@ Trainer::Trainer(const RunState& state, const data::ImageSet& train_set, const d
   default_generator().set_state(state.ops_generator);
   init_generator().set_state(state.init_generator);
   progress_ = state.progress;
+  if (progress_.loss_scale && config_.precision == Precision::fp16) stepper_->set_loss_scale(*progress_.loss_scale);
 }
 
 EndEvent Trainer::run() {
@@ -140,49 +158,77 @@ void Trainer::train_epoch() {
   memory::allocator(device_).reset_peak_stats();
   epoch_seconds_ = 0;
   epoch_images_ = 0;
-  while (progress_.step_in_epoch < steps_per_epoch_ && !at_step_limit()) {
+  measured_at_ = Clock::now();
+  while (progress_.step_in_epoch + queued() < steps_per_epoch_ && !at_step_limit()) {
     if (stop_requested()) break;
-    train_step();
-    if (Clock::now() - saved_at_ > kSaveEvery) save_state(state_file_of(options_.out));
+    queue_step();
+    while (const auto result = stepper_->next(queued() > kMostAhead)) take_result(*result);
+    if (Clock::now() - saved_at_ > kSaveEvery) {
+      drain();
+      save_state(state_file_of(options_.out));
+      measured_at_ = Clock::now();
+    }
   }
+  drain();
   const memory::Stats stats = memory::allocator(device_).stats();
   peak_allocated_ = std::max(peak_allocated_, stats.peak_allocated_bytes);
   peak_reserved_ = std::max(peak_reserved_, stats.peak_reserved_bytes);
 }
 
 Window Trainer::next_window() const {
-  const std::int64_t first = progress_.step_in_epoch * config_.accumulate;
+  const std::int64_t first = (progress_.step_in_epoch + queued()) * config_.accumulate;
   const std::int64_t last = std::min(first + config_.accumulate, loader_.batches());
   return {.batches = last - first,
           .images = std::min(last * config_.batch, train_set_.size()) - first * config_.batch,
-          .load = [this, first](std::int64_t b) { return loader_.load(progress_.epoch, first + b); }};
+          .load = [this, epoch = progress_.epoch, first](std::int64_t b) { return loader_.load(epoch, first + b); }};
 }
 
-void Trainer::train_step() {
-  const auto start = Clock::now();
-  const double lr = schedule_(progress_.step);
-  const Window window = next_window();
-  before_step_ = default_generator().state();
-  const StepResult result =
-      accumulate_gradients(*module_, *optimizer_, window,
-                           {.label_smoothing = config_.label_smoothing, .clip_grad_norm = config_.clip_grad_norm});
-  if (!result.finite()) report_divergence(result, window);
-  optimizer_->set_lr(lr);
-  optimizer_->step();
+void Trainer::queue_step() {
+  const bool told = !stepper_->why_not_captured().empty();
+  Queued step{next_window(), schedule_(progress_.step + queued()), default_generator().state()};
+  stepper_->step(step.window, step.lr);
+  queued_.push_back(std::move(step));
+  if (const std::string& why = stepper_->why_not_captured(); !told && !why.empty()) {
+    fmt::print(stderr, "steps are not recorded as a CUDA graph: {}; going on without\n", why);
+  }
+}
 
+void Trainer::measure_time() {
+  const auto now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - measured_at_).count();
+  measured_at_ = now;
+  epoch_seconds_ += seconds;
+  train_seconds_ += seconds;
+}
+
+void Trainer::take_result(const StepResult& result) {
+  const Queued step = std::move(queued_.front());
+  queued_.pop_front();
+  if (is_lost(result)) report_divergence(result, step);
   unsaved_ = true;
   ++progress_.step;
   ++progress_.step_in_epoch;
-  progress_.loss_sum += result.loss * static_cast<double>(window.images);
+  // Of a step that was left out the loss may have overflowed too.
+  if (std::isfinite(result.loss)) progress_.loss_sum += result.loss * static_cast<double>(result.images);
   progress_.correct += result.correct;
-  progress_.images += window.images;
-  const double seconds = seconds_since(start);
-  epoch_seconds_ += seconds;
-  train_seconds_ += seconds;
-  epoch_images_ += window.images;
-  trained_images_ += window.images;
-  const StepEvent event = step_event(result, window, lr);
+  progress_.images += result.images;
+  measure_time();
+  epoch_images_ += result.images;
+  trained_images_ += result.images;
+  const StepEvent event = step_event(result, step.lr);
   for (EventSink* sink : options_.sinks) sink->stepped(event);
+}
+
+bool Trainer::is_lost(const StepResult& result) const {
+  if (config_.precision != Precision::fp16) return !result.finite();
+  if (!result.skipped()) return false;
+  const LossScale& scale = result.loss_scale;
+  return scale.scale <= Kernels::LossScaleRule().least || scale.skipped_steps >= kMostSkipped;
+}
+
+void Trainer::drain() {
+  while (const auto result = stepper_->next(true)) take_result(*result);
+  for (EventSink* sink : options_.sinks) sink->flush();
 }
 
 bool Trainer::finish_epoch() {
@@ -212,7 +258,8 @@ bool Trainer::finish_epoch() {
 }
 
 bool Trainer::test(const std::function<bool()>& stop) {
-  const std::optional<Evaluation> result = evaluate(*module_, test_set_, config_.batch, device_, stop);
+  const std::optional<Evaluation> result =
+      evaluate(*module_, test_set_, config_.batch, device_, dtype_of(config_.precision), stop);
   if (!result) return false;
   if (!std::isfinite(result->loss)) {
     throw DivergedError(fmt::format("after step {} of epoch {} the loss on the test images is {}: {}", progress_.step,
@@ -250,34 +297,48 @@ StartEvent Trainer::start_event() const {
           .out = options_.out};
 }
 
-StepEvent Trainer::step_event(const StepResult& result, const Window& window, double lr) const {
+StepEvent Trainer::step_event(const StepResult& result, double lr) const {
   const memory::Stats stats = memory::allocator(device_).stats();
   const double images_per_s = rate(epoch_images_, epoch_seconds_);
   const double images_left = static_cast<double>(total_steps() - progress_.step) *
                              static_cast<double>(train_set_.size()) / static_cast<double>(steps_per_epoch_);
-  return {.epoch = progress_.epoch + 1,
-          .step = progress_.step,
-          .step_in_epoch = progress_.step_in_epoch,
-          .loss = result.loss,
-          .accuracy = static_cast<double>(result.correct) / static_cast<double>(window.images),
-          .lr = lr,
-          .grad_norm = result.grad_norm.value(),
-          .images_per_s = images_per_s,
-          .seconds_left = images_per_s > 0 ? images_left / images_per_s : 0,
-          .allocated_bytes = stats.allocated_bytes,
-          .peak_allocated_bytes = stats.peak_allocated_bytes,
-          .peak_reserved_bytes = stats.peak_reserved_bytes};
+  StepEvent event{.epoch = progress_.epoch + 1,
+                  .step = progress_.step,
+                  .step_in_epoch = progress_.step_in_epoch,
+                  .loss = result.loss,
+                  .accuracy = static_cast<double>(result.correct) / static_cast<double>(result.images),
+                  .lr = lr,
+                  .grad_norm = result.grad_norm,
+                  .images_per_s = images_per_s,
+                  .seconds_left = images_per_s > 0 ? images_left / images_per_s : 0,
+                  .allocated_bytes = stats.allocated_bytes,
+                  .peak_allocated_bytes = stats.peak_allocated_bytes,
+                  .peak_reserved_bytes = stats.peak_reserved_bytes};
+  if (config_.precision == Precision::fp16) {
+    event.loss_scale = result.loss_scale.scale;
+    event.skipped = result.skipped();
+  }
+  return event;
 }
 
-void Trainer::report_divergence(const StepResult& result, const Window& window) {
-  default_generator().set_state(before_step_);
-  const std::string what = std::isfinite(result.loss) ? fmt::format("the norm of the gradients is {}",
-                                                                    name_of_non_finite(result.grad_norm.value()))
-                                                      : fmt::format("the loss is {}", name_of_non_finite(result.loss));
-  const std::string where = first_non_finite(*module_, window);
-  throw DivergedError(
-      fmt::format("{} at step {} of epoch {}: {}", what, progress_.step + 1, progress_.epoch + 1, where),
-      divergence_hint());
+void Trainer::report_divergence(const StepResult& result, const Queued& step) {
+  const bool fp16 = config_.precision == Precision::fp16;
+  const double scale = fp16 ? result.loss_scale.scale : 1;
+  stepper_.reset();  // a recorded step's memory may be needed for this
+  default_generator().set_state(step.generator);
+  const std::string where = first_non_finite(*module_, step.window, config_.label_smoothing, scale);
+  const std::string when = fmt::format("step {} of epoch {}", progress_.step + 1, progress_.epoch + 1);
+  if (fp16 && std::isfinite(result.loss)) {
+    throw DivergedError(
+        fmt::format("gradients overflow fp16 at {}, the {}th step in a row that had to be left out, with "
+                    "the loss scaled by no more than {}: {}",
+                    when, result.loss_scale.skipped_steps, scale, where),
+        "train with --precision bf16, whose range is that of fp32; or " + divergence_hint());
+  }
+  const std::string what = std::isfinite(result.loss)
+                               ? fmt::format("the norm of the gradients is {}", name_of_non_finite(result.grad_norm))
+                               : fmt::format("the loss is {}", name_of_non_finite(result.loss));
+  throw DivergedError(fmt::format("{} at {}: {}", what, when, where), divergence_hint());
 }
 
 std::string Trainer::divergence_hint() const {
@@ -299,6 +360,7 @@ void Trainer::check_weights() const {
 
 void Trainer::save_state(const std::string& file) {
   check_weights();
+  if (config_.precision == Precision::fp16) progress_.loss_scale = stepper_->loss_scale();
   save_run_state(file, {.config = config_,
                         .spec = spec_,
                         .train_images = train_set_.size(),

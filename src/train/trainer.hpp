@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,7 +15,7 @@
 #include "train/events.hpp"
 #include "train/model_file.hpp"
 #include "train/run_state.hpp"
-#include "train/step.hpp"
+#include "train/stepper.hpp"
 
 namespace cuttle::train {
 
@@ -36,9 +37,10 @@ class Trainer {
   /// CheckpointError if the data is not what it was.
   Trainer(const RunState& state, const data::ImageSet& train_set, const data::ImageSet& test_set, Options options);
 
-  /// Trains to the end, to the step limit or until asked to stop. Throws DivergedError, before the gradient is applied,
-  /// if the loss or a gradient is not finite, and before anything is saved if the weights or the test loss are not; the
-  /// saved state stays what it was.
+  /// Trains to the end, to the step limit or until asked to stop. Steps are queued ahead of their results. Throws
+  /// DivergedError, with the weights as they were before, if the loss or a gradient is not finite (in fp16, where such
+  /// steps are left out and the loss is scaled down: if that does not help), and before anything is saved if the
+  /// weights or the test loss are not; the saved state stays what it was.
   EndEvent run();
 
   nn::Module& module() { return *module_; }
@@ -50,19 +52,31 @@ class Trainer {
           Options options);
 
   bool stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
-  bool at_step_limit() const { return config_.steps > 0 && progress_.step >= config_.steps; }
+  bool at_step_limit() const { return config_.steps > 0 && progress_.step + queued() >= config_.steps; }
   std::int64_t total_steps() const;
   StartEvent start_event() const;
-  StepEvent step_event(const StepResult& result, const Window& window, double lr) const;
+  /// A step that was queued and whose result has not come yet.
+  struct Queued {
+    Window window;
+    double lr = 0;
+    PhiloxKey generator;  ///< before it, to draw the same masks again
+  };
+  StepEvent step_event(const StepResult& result, double lr) const;
+  std::int64_t queued() const { return static_cast<std::int64_t>(queued_.size()); }
   Window next_window() const;
   /// Trains until the end of the epoch, the limit or a request to stop.
   void train_epoch();
-  void train_step();
+  void queue_step();
+  void take_result(const StepResult& result);
+  /// Waits for the results of all steps.
+  void drain();
+  void measure_time();  ///< into epoch_seconds_ and train_seconds_
   /// False if it was asked to stop meanwhile.
   bool finish_epoch();
   /// Evaluates into last_test_. False if `stop` answered true; throws DivergedError.
   bool test(const std::function<bool()>& stop = {});
-  [[noreturn]] void report_divergence(const StepResult& result, const Window& window);
+  [[noreturn]] void report_divergence(const StepResult& result, const Queued& step);
+  bool is_lost(const StepResult& result) const;
   std::string divergence_hint() const;
   /// Throws DivergedError if a parameter or a running statistic is not finite.
   void check_weights() const;
@@ -83,13 +97,14 @@ class Trainer {
   optim::Schedule schedule_;
   data::Loader loader_;
   Progress progress_;
-  PhiloxKey before_step_;  ///< of dropout, to draw the same masks again
+  std::unique_ptr<Stepper> stepper_;
+  std::deque<Queued> queued_;
 
   // Of this process.
   double train_seconds_ = 0, epoch_seconds_ = 0;
   std::int64_t trained_images_ = 0, epoch_images_ = 0;
   std::uint64_t peak_allocated_ = 0, peak_reserved_ = 0;
-  Clock::time_point saved_at_{};
+  Clock::time_point measured_at_{}, saved_at_{};
   std::optional<std::int64_t> saved_step_;
   bool unsaved_ = true;  ///< the weights in the folder are not the present ones
   std::optional<Evaluation> last_test_;

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 OPS = {
-    "conv2d": lambda i, o: F.conv2d(
-        i["x"], i["weight"], i.get("bias"), o["stride"], o["padding"], o["dilation"], o["groups"]
+    "conv2d": lambda i, o: activated(
+        F.conv2d(i["x"], i["weight"], i.get("bias"), o["stride"], o["padding"], o["dilation"], o["groups"]), i, o
     ),
-    "linear": lambda i, o: F.linear(i["x"], i["weight"], i.get("bias")),
+    "linear": lambda i, o: activated(F.linear(i["x"], i["weight"], i.get("bias")), i, o),
     "max_pool2d": lambda i, o: F.max_pool2d(
         i["x"], o["kernel"], o["stride"], o["padding"], o["dilation"], o["ceil_mode"]
     ),
@@ -19,21 +19,14 @@ OPS = {
     "global_avg_pool2d": lambda i, o: F.adaptive_avg_pool2d(i["x"], 1),
     "relu": lambda i, o: F.relu(i["x"]),
     "relu_": lambda i, o: F.relu_(i["x"].clone()),
+    "relu6": lambda i, o: F.relu6(i["x"]),
+    "relu6_": lambda i, o: F.relu6(i["x"].clone(), inplace=True),
     "add": lambda i, o: i["a"] + i["b"],
     "add_": lambda i, o: i["a"].clone().add_(i["b"]),
     "mul": lambda i, o: i["x"] * o["factor"],
     "sum": lambda i, o: i["x"].sum(),
     "mean": lambda i, o: i["x"].mean(),
-    "batch_norm2d": lambda i, o: F.batch_norm(
-        i["x"],
-        i.get("running_mean"),
-        i.get("running_var"),
-        i.get("weight"),
-        i.get("bias"),
-        o["training"],
-        o["momentum"],
-        o["eps"],
-    ),
+    "batch_norm2d": lambda i, o: batch_norm(i, o),
     "flatten": lambda i, o: torch.flatten(i["x"], o["start"]),
     "reshape": lambda i, o: i["x"].reshape(o["shape"]),
     "slice": lambda i, o: i["x"][o["begin"] : o["end"]],
@@ -44,6 +37,27 @@ OPS = {
         i["x"], i["targets"], reduction=o["reduction"], label_smoothing=o["label_smoothing"]
     ),
 }
+
+
+def batch_norm(i, o):
+    y = F.batch_norm(
+        i["x"],
+        i.get("running_mean"),
+        i.get("running_var"),
+        i.get("weight"),
+        i.get("bias"),
+        o["training"],
+        o["momentum"],
+        o["eps"],
+    )
+    return activated(y, i, o)
+
+
+def activated(y, i, o):
+    """What may follow an op in the same call."""
+    if "residual" in i:
+        y = y + i["residual"]
+    return {"relu": F.relu, "relu6": F.relu6}[o["then"]](y) if "then" in o else y
 
 
 def tensor(name, shape, seed, **how):
@@ -57,12 +71,16 @@ def case(name, op, inputs, **options):
     return {"name": f"{op}: {name}", "op": op, "options": options, "smooth": smooth, "inputs": inputs}
 
 
-def conv(name, x, filters, kernel, bias=True, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
-    inputs = [tensor("x", x, 11), tensor("weight", (filters, x[1] // groups, *kernel), 12)]
+def conv(name, x, filters, kernel, bias=True, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, residual=None,
+         then=None, **how):
+    """`residual` is the result's shape; `how` is about the weight."""
+    inputs = [tensor("x", x, 11), tensor("weight", (filters, x[1] // groups, *kernel), 12, **how)]
     if bias:
         inputs.append(tensor("bias", (filters,), 13))
+    if residual:
+        inputs.append(tensor("residual", residual, 14))
     options = {"stride": list(stride), "padding": list(padding), "dilation": list(dilation), "groups": groups}
-    return case(name, "conv2d", inputs, **options)
+    return case(name, "conv2d", inputs, **options, **({"then": then} if then else {}))
 
 
 def conv_cases():
@@ -98,15 +116,23 @@ def conv_cases():
         conv("many channels", (2, 67, 9, 10), 130, (3, 3), padding=(1, 1)),
         conv("a large image", (1, 3, 61, 67), 11, (3, 3), padding=(1, 1)),
         conv("batch 37", (37, 2, 6, 6), 3, (3, 3), padding=(1, 1)),
+        conv("relu", (3, 4, 7, 6), 5, (3, 3), padding=(1, 1), then="relu"),
+        conv("relu, no bias, stride 2", (2, 3, 9, 8), 6, (3, 3), bias=False, stride=(2, 2), then="relu"),
+        conv("relu, depthwise", (2, 5, 6, 7), 5, (3, 3), padding=(1, 1), groups=5, then="relu"),
+        conv("relu6, some above", (2, 4, 6, 5), 7, (3, 3), then="relu6", scale=5.0),
+        conv("residual", (2, 3, 5, 6), 4, (1, 1), residual=(2, 4, 5, 6)),
+        conv("residual, relu", (2, 3, 5, 6), 4, (3, 3), padding=(1, 1), residual=(2, 4, 5, 6), then="relu"),
     ]
 
 
 def linear_cases():
-    def linear(name, x, outputs, bias=True):
-        inputs = [tensor("x", x, 21), tensor("weight", (outputs, x[-1]), 22)]
+    def linear(name, x, outputs, bias=True, residual=False, then=None, **how):
+        inputs = [tensor("x", x, 21), tensor("weight", (outputs, x[-1]), 22, **how)]
         if bias:
             inputs.append(tensor("bias", (outputs,), 23))
-        return case(name, "linear", inputs)
+        if residual:
+            inputs.append(tensor("residual", (*x[:-1], outputs), 24))
+        return case(name, "linear", inputs, **({"then": then} if then else {}))
 
     return [
         linear("7 to 3, batch 5", (5, 7), 3),
@@ -117,6 +143,11 @@ def linear_cases():
         linear("rank 3", (2, 3, 5), 4),
         linear("rank 1", (5,), 4),
         linear("wide", (33, 400), 120),
+        linear("relu", (9, 12), 7, then="relu"),
+        linear("relu, no bias", (6, 11), 5, bias=False, then="relu"),
+        linear("relu, rank 3", (2, 4, 7), 5, then="relu"),
+        linear("relu6, some above", (8, 16), 9, then="relu6", scale=6.0),
+        linear("residual, relu, rank 3", (3, 2, 6), 5, residual=True, then="relu"),
     ]
 
 
@@ -185,6 +216,9 @@ def elementwise_cases():
         case("zeros and negatives", "relu", [tensor("x", odd, 51, coarse=True)]),
         case("4-D", "relu_", [tensor("x", four, 51)]),
         case("rank 2", "relu_", [tensor("x", odd, 51)]),
+        case("4-D", "relu6", [tensor("x", four, 51, scale=5.0, shift=3.0)]),
+        case("values at 0 and at 6", "relu6", [tensor("x", odd, 51, coarse=True, scale=12.0)]),
+        case("4-D", "relu6_", [tensor("x", four, 51, scale=5.0, shift=3.0)]),
         case("4-D", "add", [tensor("a", four, 52), tensor("b", four, 53)]),
         case("rank 1", "add", [tensor("a", (17,), 52), tensor("b", (17,), 53)]),
         case("4-D", "add_", [tensor("a", four, 52), tensor("b", four, 53)]),
@@ -200,16 +234,20 @@ def elementwise_cases():
 
 
 def batch_norm_cases():
-    def norm(name, x, training=True, affine=True, running=True, momentum=0.1, eps=1e-5, **how):
+    def norm(name, x, training=True, affine=True, running=True, momentum=0.1, eps=1e-5, residual=False, then=None,
+             weight=None, **how):
         channels = (x[1],)
         inputs = [tensor("x", x, 61, **how)]
         if affine:
-            inputs += [tensor("weight", channels, 62, shift=0.5), tensor("bias", channels, 63)]
+            inputs += [tensor("weight", channels, 62, **(weight or {"shift": 0.5})), tensor("bias", channels, 63)]
         if running:
             for name_, seed, shift in (("running_mean", 64, 0.0), ("running_var", 65, 1.25)):
                 spec = {"name": name_, "shape": list(channels), "seed": seed, "shift": shift, "changes": True}
                 inputs.append(spec)
-        return case(name, "batch_norm2d", inputs, training=training, momentum=momentum, eps=eps)
+        if residual:
+            inputs.append(tensor("residual", x, 66))
+        options = {"then": then} if then else {}
+        return case(name, "batch_norm2d", inputs, training=training, momentum=momentum, eps=eps, **options)
 
     return [
         norm("training", (4, 3, 5, 6)),
@@ -225,6 +263,16 @@ def batch_norm_cases():
         norm("evaluation", (4, 3, 5, 6), training=False),
         norm("evaluation, batch 1, 1x1", (1, 9, 1, 1), training=False),
         norm("evaluation, no affine", (2, 5, 3, 3), training=False, affine=False),
+        norm("training, relu", (3, 5, 4, 3), then="relu"),
+        norm("training, relu, no affine", (2, 7, 3, 3), then="relu", affine=False),
+        norm("training, residual", (3, 4, 5, 2), residual=True),
+        norm("training, residual, relu", (4, 3, 5, 6), residual=True, then="relu"),
+        # weights from 3 to 9 put some values above 6
+        norm("training, relu6, some above", (3, 8, 5, 5), then="relu6", weight={"scale": 3.0, "shift": 6.0}),
+        norm("training, residual, relu6", (2, 6, 3, 4), residual=True, then="relu6", weight={"scale": 3.0, "shift": 6.0}),
+        norm("evaluation, relu", (2, 5, 3, 3), training=False, then="relu"),
+        norm("evaluation, residual", (1, 9, 1, 1), training=False, residual=True),
+        norm("evaluation, residual, relu6", (4, 3, 5, 6), training=False, residual=True, then="relu6"),
     ]
 
 

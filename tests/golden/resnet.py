@@ -1,32 +1,12 @@
-"""What models_test.cpp compares the ResNets with: names and shapes of torchvision's state_dict, and results in float64
+"""What models_test.cpp compares models with: names and shapes of torchvision's state_dict, and results in float64
 for weights and images that both sides compute from the same hash.
 usage: resnet.py DIRECTORY   (writes NAME_state.txt and NAME_results.txt there)"""
 import sys
 
-import numpy as np
 import torch
 import torchvision
 
-
-def hashed(index: int, shape) -> torch.Tensor:
-    """Values in [-0.5, 0.5), the same as in models_test.cpp."""
-    count = int(np.prod(shape, dtype=np.int64))
-    h = np.arange(1, count + 1, dtype=np.uint32) * np.uint32(2654435761) ^ np.uint32(index * 0x9E3779B9 % 2**32)
-    h ^= h >> np.uint32(16)
-    h *= np.uint32(0x85EBCA6B)
-    h ^= h >> np.uint32(13)
-    return torch.from_numpy(h.astype(np.float64) / 2**32 - 0.5).reshape(shape)
-
-
-def fill(model):
-    for index, (name, t) in enumerate(model.state_dict().items()):
-        u = hashed(index, t.shape)
-        if t.dim() > 1:
-            t.copy_(u * (24 / t[0].numel()) ** 0.5)
-        elif name.endswith(("weight", "running_var")):
-            t.copy_(1 + 0.4 * u)
-        elif t.dim() == 1:
-            t.copy_(0.4 * u)
+from resnet_hash import fill, hashed
 
 
 def results(model):
@@ -51,3 +31,18 @@ for name in ["resnet18", "resnet50"]:
     with open(f"{sys.argv[1]}/{name}_results.txt", "w") as f:
         for key, t in results(model):
             f.write(key + " " + " ".join(f"{v:.12g}" for v in t.detach().flatten().tolist()) + "\n")
+
+for name in ["vgg11_bn", "vgg16_bn", "mobilenet_v2"]:
+    with open(f"{sys.argv[1]}/{name}_state.txt", "w") as f:
+        for key, t in getattr(torchvision.models, name)().state_dict().items():
+            f.write(f"{key} [{','.join(map(str, t.shape))}]\n")
+
+# Its dropout draws other masks than PyTorch's while training: evaluation mode, gradients included.
+model = torchvision.models.mobilenet_v2(num_classes=10).double().eval()
+fill(model)
+with open(f"{sys.argv[1]}/mobilenet_v2_results.txt", "w") as f:
+    logits = model(4 * hashed(1000, (2, 3, 64, 64)))
+    torch.nn.functional.cross_entropy(logits, torch.tensor([3, 7])).backward()
+    f.write("eval_logits " + " ".join(f"{v:.12g}" for v in logits.detach().flatten().tolist()) + "\n")
+    for name in ["features.0.0.weight", "features.2.conv.1.0.weight", "features.5.conv.3.weight", "features.18.1.bias", "classifier.1.bias"]:
+        f.write(f"grad_norm:{name} {model.get_parameter(name).grad.norm():.12g}\n")

@@ -147,7 +147,7 @@ def idx(file, header):
     return torch.from_numpy(np.frombuffer(gzip.open(file).read(), np.uint8, offset=header).copy())
 
 
-def lenet_curve(mnist, batch=32, steps=20, lr=0.05, momentum=0.9):
+def lenet_curve(mnist, batch=32, steps=50, lr=0.05, momentum=0.9):
     """Batches of the training set in file order; weights uniform within 1/sqrt(fan-in)."""
     images = idx(mnist / "train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)[: batch * steps]
     labels = idx(mnist / "train-labels-idx1-ubyte.gz", 8)[: batch * steps].long()

@@ -35,10 +35,10 @@ inline std::vector<double> formula_values(std::int64_t count, const Formula& for
   return values;
 }
 
-/// Values in logical order as a floating tensor of options.dtype (f32 or f64).
+/// Values in logical order as a tensor of options.dtype on options.device.
 inline Tensor tensor_from(const std::vector<double>& values, const Shape& shape, TensorOptions options = {}) {
-  if (options.dtype == DType::f64) return Tensor::from(values, shape, options);
-  return Tensor::from(std::vector<float>(values.begin(), values.end()), shape, options);
+  const TensorOptions exact{.dtype = DType::f64, .layout = options.layout};
+  return Tensor::from(values, shape, exact).to(options.dtype).to(options.device);
 }
 
 inline Tensor formula_tensor(const Shape& shape, const Formula& formula, TensorOptions options = {}) {

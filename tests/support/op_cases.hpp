@@ -38,7 +38,9 @@ inline Formula formula_from(const Json& spec) {
 
 inline Tensor input_from(const Json& spec, TensorOptions options) {
   const Shape shape = shape_from(spec.at("shape"));
-  if (spec.contains("classes")) return formula_targets(shape.numel(), spec.at("classes"), spec.at("seed"));
+  if (spec.contains("classes")) {
+    return formula_targets(shape.numel(), spec.at("classes"), spec.at("seed")).to(options.device);
+  }
   return formula_tensor(shape, formula_from(spec), options);
 }
 
@@ -60,10 +62,16 @@ inline Tensor optional_input(const Inputs& inputs, const std::string& name) {
   return found == inputs.end() ? Tensor() : found->second;
 }
 
+inline Activation activation_from(const Inputs& in, const Json& o) {
+  Activation then{.residual = optional_input(in, "residual"), .relu = o.contains("then")};
+  if (o.value("then", "") == "relu6") then.ceiling = 6;
+  return then;
+}
+
 inline Tensor run_conv2d(const Inputs& in, const Json& o) {
   const Conv2dOptions options{size2_from(o.at("stride")), size2_from(o.at("padding")), size2_from(o.at("dilation")),
                               o.at("groups").get<std::int64_t>()};
-  return conv2d(in.at("x"), in.at("weight"), optional_input(in, "bias"), options);
+  return conv2d(in.at("x"), in.at("weight"), optional_input(in, "bias"), options, activation_from(in, o));
 }
 
 inline Pool2dOptions pool_options(const Json& o) {
@@ -80,7 +88,12 @@ inline Pool2dOptions pool_options(const Json& o) {
 inline Tensor run_batch_norm2d(const Inputs& in, const Json& o) {
   return batch_norm2d(in.at("x"), optional_input(in, "weight"), optional_input(in, "bias"),
                       optional_input(in, "running_mean"), optional_input(in, "running_var"),
-                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")});
+                      {.training = o.at("training"), .momentum = o.at("momentum"), .eps = o.at("eps")},
+                      activation_from(in, o));
+}
+
+inline Tensor run_linear(const Inputs& in, const Json& o) {
+  return linear(in.at("x"), in.at("weight"), optional_input(in, "bias"), activation_from(in, o));
 }
 
 inline Tensor run_cross_entropy(const Inputs& in, const Json& o) {
@@ -101,7 +114,7 @@ inline Tensor run_op(const std::string& op, const Inputs& in, const Json& o) {
   using Run = std::function<Tensor(const Inputs&, const Json&)>;
   static const std::map<std::string, Run> ops{
       {"conv2d", run_conv2d},
-      {"linear", [](auto& in, auto&) { return linear(in.at("x"), in.at("weight"), optional_input(in, "bias")); }},
+      {"linear", run_linear},
       {"max_pool2d", [](auto& in, auto& o) { return max_pool2d(in.at("x"), pool_options(o)); }},
       {"avg_pool2d", [](auto& in, auto& o) { return avg_pool2d(in.at("x"), pool_options(o)); }},
       {"adaptive_avg_pool2d",
@@ -109,6 +122,8 @@ inline Tensor run_op(const std::string& op, const Inputs& in, const Json& o) {
       {"global_avg_pool2d", [](auto& in, auto&) { return global_avg_pool2d(in.at("x")); }},
       {"relu", [](auto& in, auto&) { return relu(in.at("x")); }},
       {"relu_", [](auto& in, auto&) { return relu_(in.at("x").clone()); }},
+      {"relu6", [](auto& in, auto&) { return relu6(in.at("x")); }},
+      {"relu6_", [](auto& in, auto&) { return relu6_(in.at("x").clone()); }},
       {"add", [](auto& in, auto&) { return add(in.at("a"), in.at("b")); }},
       {"add_", [](auto& in, auto&) { return add_(in.at("a").clone(), in.at("b")); }},
       {"mul", [](auto& in, auto& o) { return mul(in.at("x"), o.at("factor").template get<double>()); }},

@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "cuda/check.hpp"
+#include "cuda/context.hpp"
+#include "cuda/runtime.hpp"
+
+namespace cuttle::cuda {
+
+namespace {
+
+using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
+using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
+
+class CapturedGraph final : public CapturedWork {
+ public:
+  CapturedGraph(Context& context, GraphExecHandle graph, Tensor workspace)
+      : context_(&context), graph_(std::move(graph)), workspace_(std::move(workspace)) {}
+  /// A replay in flight still reads the graph and its memory.
+  ~CapturedGraph() override {
+    if (cudaStreamSynchronize(context_->stream()) != cudaSuccess) cudaGetLastError();
+  }
+  void replay() override {
+    context(context_->index()).refuse_recording("replaying a recorded step");
+    CUTTLE_CUDA(cudaGraphLaunch(graph_.get(), context_->stream()));
+  }
+
+ private:
+  Context* context_;
+  GraphExecHandle graph_;
+  Tensor workspace_;  // the graph's kernels have its address
+};
+
+/// The stream records while this lives. Whatever happens, it runs again afterwards.
+class Recording {
+ public:
+  explicit Recording(Context& context) : context_(context) {
+    context.begin_recording();
+    // Relaxed: the recorded step may allocate, and so may the loader's thread. What cannot be replayed is refused
+    // by Context::refuse_recording.
+    const cudaError_t status = cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeRelaxed);
+    if (status != cudaSuccess) {
+      context.end_recording();
+      CUTTLE_CUDA(status);
+    }
+  }
+  ~Recording() {
+    if (!ended_) end();
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  std::unique_ptr<CapturedWork> finish() {
+    const cudaError_t status = end();
+    if (status != cudaSuccess) {
+      throw DeviceError(fmt::format("a step on cuda:{} did what cannot be recorded: {} ({})", context_.index(),
+                                    cudaGetErrorString(status), cudaGetErrorName(status)));
+    }
+    cudaGraphExec_t exec = nullptr;
+    CUTTLE_CUDA(cudaGraphInstantiate(&exec, graph_.get(), 0));
+    GraphExecHandle owned(exec);
+    CUTTLE_CUDA(cudaGraphUpload(exec, context_.stream()));  // the first replay need not
+    return std::make_unique<CapturedGraph>(context_, std::move(owned), std::move(workspace_));
+  }
+
+ private:
+  cudaError_t end() noexcept {
+    ended_ = true;
+    cudaGraph_t graph = nullptr;
+    const cudaError_t status = cudaStreamEndCapture(context_.stream(), &graph);
+    graph_.reset(graph);
+    if (status != cudaSuccess) cudaGetLastError();
+    workspace_ = context_.end_recording();
+    return status;
+  }
+
+  Context& context_;
+  bool ended_ = false;
+  GraphHandle graph_;
+  Tensor workspace_;
+};
+
+}  // namespace
+
+std::unique_ptr<CapturedWork> capture(int index, const std::function<void()>& work) {
+  Recording recording(context(index));
+  work();
+  return recording.finish();
+}
+
+}  // namespace cuttle::cuda

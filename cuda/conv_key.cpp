@@ -1,0 +1,63 @@
+#include "cuda/conv_key.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace cuttle::cuda {
+
+namespace {
+
+void put(std::int64_t (&to)[4], const Tensor& t) { std::copy(t.shape().begin(), t.shape().end(), to); }
+void put(std::int64_t (&to)[2], Size2 size) {
+  to[0] = size.h;
+  to[1] = size.w;
+}
+
+/// The largest power of two up to 16 that divides the address: slices of a batch may start anywhere.
+std::int64_t alignment_of(const Tensor& t) {
+  const auto address = reinterpret_cast<std::uintptr_t>(t.raw_data());
+  return address % 16 == 0 ? 16 : static_cast<std::int64_t>(address & (~address + 1));
+}
+
+}  // namespace
+
+ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& operands, const Conv2dOptions& options,
+                 bool accumulate, bool relu) {
+  ConvKey key{};
+  key.device = operands.a.device().index;
+  key.pass = static_cast<std::int64_t>(pass);
+  key.dtype = static_cast<std::int64_t>(operands.a.dtype());
+  key.layout = static_cast<std::int64_t>(operands.a.layout());
+  put(key.x, pass == Pass::forward ? operands.a : pass == Pass::backward_data ? operands.out : operands.b);
+  put(key.w, pass == Pass::backward_filter ? operands.out : operands.b);
+  put(key.y, pass == Pass::forward ? operands.out : operands.a);
+  put(key.stride, options.stride);
+  put(key.padding, options.padding);
+  put(key.dilation, options.dilation);
+  key.groups = options.groups;
+  key.bias = operands.bias.defined();
+  key.relu = relu;
+  key.accumulate = accumulate;
+  key.alignment = std::min({alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.out)});
+  if (operands.bias.defined()) key.alignment = std::min(key.alignment, alignment_of(operands.bias));
+  key.path = static_cast<std::int64_t>(settings.path);
+  key.tf32 = settings.tf32;
+  key.deterministic = settings.deterministic;
+  key.workspace_limit = settings.workspace_limit ? static_cast<std::int64_t>(*settings.workspace_limit) : -1;
+  if (settings.path == ConvPath::legacy) {
+    settings.algorithm.copy(key.algorithm.data(), key.algorithm.size() - 1);
+  }
+  return key;
+}
+
+std::string describe(const ConvKey& key) {
+  constexpr const char* kPasses[] = {"forward", "backward data", "backward filter"};
+  return fmt::format("conv2d {} {} {} x[{}] w[{}] stride {} padding {} dilation {} groups {}{}{}{}", kPasses[key.pass],
+                     name_of(key.type()), name_of(key.order()), fmt::join(key.x, ","), fmt::join(key.w, ","),
+                     fmt::join(key.stride, "x"), fmt::join(key.padding, "x"), fmt::join(key.dilation, "x"), key.groups,
+                     key.bias ? " + bias" : "", key.relu ? " + ReLU" : "", key.accumulate ? ", added to dw" : "");
+}
+
+}  // namespace cuttle::cuda

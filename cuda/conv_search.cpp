@@ -1,0 +1,189 @@
+#include "cuda/conv_search.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "cuda/check.hpp"
+#include "cuda/graph_runner.hpp"
+#include "cuttle/error.hpp"
+
+namespace cuttle::cuda {
+
+namespace {
+
+// A plan takes 0.02 s to build, some take 0.3 s, and neither more threads nor more candidates have been worth it: the
+// best is nearly always among the first few.
+constexpr std::int64_t kAsked = 16;  ///< of mode A
+constexpr int kProposals = 5, kLessFusedProposals = 2;
+constexpr int kLeast = 3;                            ///< timed before the search may end without one close to the floor
+constexpr float kGain = 0.95f;                       ///< times the best so far: what is worth looking further
+constexpr std::chrono::milliseconds kPatience{150};  ///< after which no further plan is built
+constexpr int kRepeats = 5;
+constexpr float kCloseEnough = 1.1f;  ///< times the floor
+
+/// Milliseconds that the card cannot beat: each tensor moved once, each product computed once.
+float floor_ms(const Context& context, const ConvKey& key) {
+  int clock_khz = 0, memory_khz = 0, bus_bits = 0, major = 0;
+  CUTTLE_CUDA(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, context.index()));
+  CUTTLE_CUDA(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, context.index()));
+  CUTTLE_CUDA(cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, context.index()));
+  CUTTLE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.index()));
+  const auto size = [](const std::int64_t(&s)[4]) {
+    return static_cast<double>(s[0]) * static_cast<double>(s[1]) * static_cast<double>(s[2]) *
+           static_cast<double>(s[3]);
+  };
+  const double bytes = (size(key.x) + size(key.w) + size(key.y)) * static_cast<double>(size_of(key.type()));
+  const double products = size(key.y) * size(key.w) / static_cast<double>(key.w[0]);
+  // Products a clock of one multiprocessor: 128 lanes; tensor cores 1024 (sm_8x) or 2048 (later) in 16 bits, half in
+  // TF32.
+  double rate = 128;
+  if (!key.exact()) rate = (major >= 9 ? 2048 : 1024) / (key.type() == DType::f32 ? 2 : 1);
+  // A driver may not tell its clocks: then the search has no floor to stop at.
+  if (clock_khz == 0 || memory_khz == 0 || bus_bits == 0) return 0;
+  const double by_arithmetic = products / (rate * context.multiprocessors() * clock_khz);
+  const double by_memory = bytes * 8 / (2.0 * memory_khz * bus_bits);  // two transfers a clock
+  return static_cast<float>(std::max(by_arithmetic, by_memory));
+}
+
+EventHandle make_event() {
+  cudaEvent_t event = nullptr;
+  CUTTLE_CUDA(cudaEventCreate(&event));
+  return EventHandle(event);
+}
+
+/// Median milliseconds of a few runs after one that is not counted.
+float time_of(Context& context, const ConvRunner& runner, const ConvOperands& operands) {
+  const EventHandle begin = make_event(), end = make_event();
+  runner.run(context, operands);
+  std::vector<float> times;
+  for (int i = 0; i < kRepeats; ++i) {
+    CUTTLE_CUDA(cudaEventRecord(begin.get(), context.stream()));
+    runner.run(context, operands);
+    CUTTLE_CUDA(cudaEventRecord(end.get(), context.stream()));
+    CUTTLE_CUDA(cudaEventSynchronize(end.get()));
+    float ms = 0;
+    CUTTLE_CUDA(cudaEventElapsedTime(&ms, begin.get(), end.get()));
+    times.push_back(ms);
+  }
+  std::nth_element(times.begin(), times.begin() + kRepeats / 2, times.end());
+  return times[kRepeats / 2];
+}
+
+/// What to build, in the order of trying.
+struct Candidate {
+  graph::EngineConfig config;
+  int fused;
+};
+
+/// Mode A's first few for every way of fusing, those that do most in one kernel first.
+std::vector<Candidate> candidates_of(Context& context, const ConvKey& key, Attempts& attempts) {
+  std::vector<Candidate> all;
+  const int steps = GraphVariant::steps(key);
+  for (int fused = steps; fused >= 0; --fused) {
+    const GraphVariant variant{key, fused};
+    std::vector<Candidate> last;
+    int taken = 0;
+    const int most = fused == steps ? kProposals : kLessFusedProposals;
+    try {
+      const graph::OperationGraph graph = variant.build(context.cudnn());
+      for (graph::Descriptor& proposal : graph::propose(graph, CUDNN_HEUR_MODE_A, kAsked)) {
+        graph::EngineConfig config(std::move(proposal));
+        const char* why = ruled_out(config, variant);
+        // The heuristic's own choice may be worth the compiler's time, the others are not.
+        if (!why && taken > 0 && config.is_compiled_at_runtime()) why = "it would be compiled at run time";
+        if (why) {
+          attempts.add(variant.name_of(config), why);
+        } else if (is_last_resort(config, key)) {
+          last.push_back({std::move(config), fused});
+        } else if (taken < most) {
+          all.push_back({std::move(config), fused});
+          ++taken;
+        }
+      }
+    } catch (const CudnnError& error) {
+      attempts.add("cuDNN graph", error.cause());
+    }
+    for (Candidate& candidate : last) {
+      if (taken++ < most) all.push_back(std::move(candidate));
+    }
+  }
+  return all;
+}
+
+/// The candidate's plan, or null, with the reason added.
+ConvRunnerPtr build(Context& context, const ConvKey& key, Candidate& candidate, Attempts& attempts) {
+  const GraphVariant variant{key, candidate.fused};
+  const std::string name = variant.name_of(candidate.config);
+  try {
+    graph::Plan plan(context.cudnn(), std::move(candidate.config));
+    if (key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
+    attempts.add(name, Attempts::too_large(plan.workspace_bytes(), key.workspace_limit));
+  } catch (const Error& error) {
+    attempts.add(name, error.cause());
+  }
+  return nullptr;
+}
+
+/// The best so far, and whether a search has gone on for long enough.
+class Search {
+ public:
+  Search(Context& context, const ConvKey& key, const ConvOperands& operands, const std::set<std::string>& failed,
+         Attempts& attempts)
+      : context_(context),
+        operands_(operands),
+        failed_(failed),
+        attempts_(attempts),
+        close_enough_(kCloseEnough * floor_ms(context, key)) {}
+
+  void consider(ConvRunnerPtr runner) {
+    if (!runner || failed_.contains(runner->name())) return;
+    try {
+      const float ms = time_of(context_, *runner, operands_);
+      ++timed_;
+      is_gaining_ = !best_ || ms < kGain * best_ms_;
+      if (!best_ || ms < best_ms_) best_ = std::move(runner), best_ms_ = ms;
+    } catch (const Error& error) {
+      attempts_.add(runner->name(), error.cause());
+    }
+  }
+  bool is_done() const {
+    if (!best_) return false;
+    const bool is_late = std::chrono::steady_clock::now() - begin_ > kPatience;
+    return best_ms_ <= close_enough_ || is_late || (timed_ >= kLeast && !is_gaining_);
+  }
+  ConvRunnerPtr take() { return std::move(best_); }
+
+ private:
+  Context& context_;
+  const ConvOperands& operands_;
+  const std::set<std::string>& failed_;
+  Attempts& attempts_;
+  const float close_enough_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  ConvRunnerPtr best_;
+  float best_ms_ = 0;
+  int timed_ = 0;
+  bool is_gaining_ = true;
+};
+
+}  // namespace
+
+ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands,
+                             const std::set<std::string>& failed, Attempts& attempts) {
+  ConvOperands scratch = operands;
+  try {
+    scratch.out = Tensor::empty(operands.out.shape(), operands.out.options());
+  } catch (const Error& error) {
+    attempts.add("measuring", error.cause());
+    return nullptr;
+  }
+  Search search(context, key, scratch, failed, attempts);
+  search.consider(own_runner(context, key));
+  for (Candidate& candidate : candidates_of(context, key, attempts)) {
+    if (search.is_done()) break;
+    search.consider(build(context, key, candidate, attempts));
+  }
+  return search.take();
+}
+
+}  // namespace cuttle::cuda
