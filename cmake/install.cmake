@@ -12,4 +12,4 @@ install(EXPORT cuttle-targets NAMESPACE cuttle:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/cuttle-config.cmake.in cuttle-config.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(cuttle-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/cuttle-config.cmake ${PROJECT_BINARY_DIR}/cuttle-config-version.cmake
-        DESTINATION ${package_dir})
+              cmake/find_cuda_toolkit.cmake DESTINATION ${package_dir})
