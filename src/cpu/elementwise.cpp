@@ -23,9 +23,11 @@ void relu(const Tensor& x, double ceiling, const Tensor& out) {
 void relu_backward(const Tensor& y, const Tensor& dy, double ceiling, const Tensor& dx) {
   // Infinity is no ceiling that an infinite output could have been cut at: nothing compares with NaN.
   if (std::isinf(ceiling)) ceiling = std::numeric_limits<double>::quiet_NaN();
+  // Both comparisons are always made: a branch between them keeps the loop from being vectorised, at four times the
+  // time.
   dispatch_floating("relu backward", y, [&]<class T>(T) {
     map(y.data<T>(), dy.data<T>(), writable<T>(dx), dx.numel(), [high = static_cast<T>(ceiling)](T output, T gradient) {
-      return output <= 0 || output >= high ? T{0} : gradient;
+      return static_cast<bool>((output <= 0) | (output >= high)) ? T{0} : gradient;
     });
   });
 }
