@@ -1,7 +1,7 @@
 #include "cuda/register.hpp"
 
-#include "cuda/device.hpp"
-#include "cuda/runtime.hpp"
+#include "cuda/runtime/backend.hpp"
+#include "cuda/runtime/device.hpp"
 
 namespace cuttle {
 

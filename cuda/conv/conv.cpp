@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/bias.hpp"
-#include "cuda/conv_plan.hpp"
+#include "cuda/conv/plan.hpp"
+#include "cuda/kernels/bias.hpp"
 #include "cuda/register.hpp"
 
 namespace cuttle::cuda {

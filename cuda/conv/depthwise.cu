@@ -2,9 +2,9 @@
 // kernels.
 #include <algorithm>
 
-#include "cuda/bias.hpp"
-#include "cuda/conv_runner.hpp"
-#include "cuda/depthwise.cuh"
+#include "cuda/conv/depthwise.cuh"
+#include "cuda/conv/runner.hpp"
+#include "cuda/kernels/bias.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/dispatch.cuh"
+#include "cuda/kernels/dispatch.cuh"
 
 namespace cuttle::cuda::depthwise {
 

@@ -1,6 +1,6 @@
 // 3x3 depthwise convolutions near memory bandwidth. A thread has four channels and a strip of columns and marches down
 // the rows; every input row is loaded and converted once and used at once for the three output rows that it touches.
-#include "cuda/depthwise.cuh"
+#include "cuda/conv/depthwise.cuh"
 
 namespace cuttle::cuda::depthwise {
 

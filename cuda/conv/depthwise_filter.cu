@@ -2,8 +2,8 @@
 // 36 sums in registers and marches down chunks of rows; a block adds its threads' sums, a second kernel the blocks'.
 #include <algorithm>
 
-#include "cuda/bias.hpp"
-#include "cuda/depthwise.cuh"
+#include "cuda/conv/depthwise.cuh"
+#include "cuda/kernels/bias.hpp"
 
 namespace cuttle::cuda::depthwise {
 

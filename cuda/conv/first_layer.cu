@@ -1,9 +1,9 @@
 // The choice of kernel for filter gradients of few input channels, and the sum over its blocks.
 #include <algorithm>
 
-#include "cuda/bias.hpp"
-#include "cuda/conv_first.cuh"
-#include "cuda/conv_runner.hpp"
+#include "cuda/conv/first_layer.cuh"
+#include "cuda/conv/runner.hpp"
+#include "cuda/kernels/bias.hpp"
 
 namespace cuttle::cuda {
 

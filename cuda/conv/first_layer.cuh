@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/dispatch.cuh"
+#include "cuda/kernels/dispatch.cuh"
 
 /// Filter gradients of convolutions with few input channels, as first layers have: x[N,H,W,C], dy[N,P,Q,K] ->
 /// dw[K,R,S,C]. The matrix of patches is narrow, R*S*C "taps" wide, and dy, which is large, is read once. A warp takes

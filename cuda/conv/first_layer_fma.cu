@@ -1,4 +1,4 @@
-#include "cuda/conv_first.cuh"
+#include "cuda/conv/first_layer.cuh"
 
 // A lane has one or two channels of dy. The patches of a chunk are put into shared memory, from where every lane reads
 // them.

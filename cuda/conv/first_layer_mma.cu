@@ -1,4 +1,4 @@
-#include "cuda/conv_first.cuh"
+#include "cuda/conv/first_layer.cuh"
 
 // On tensor cores a warp multiplies dy^T [channels x 16 pixels] by the patches [16 pixels x taps]. Its lanes load both
 // straight into the registers where the instruction wants them (PTX ISA, "Matrix fragments for mma.m16n8k16"): the

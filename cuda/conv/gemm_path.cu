@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "cuda/bias.hpp"
-#include "cuda/conv_runner.hpp"
-#include "cuda/dispatch.cuh"
-#include "cuda/gemm.hpp"
+#include "cuda/conv/runner.hpp"
+#include "cuda/kernels/bias.hpp"
+#include "cuda/kernels/dispatch.cuh"
+#include "cuda/kernels/gemm.hpp"
 #include "kernels.hpp"
 
 namespace cuttle::cuda {

@@ -1,4 +1,4 @@
-#include "cuda/graph.hpp"
+#include "cuda/conv/graph.hpp"
 
 #include <fmt/format.h>
 

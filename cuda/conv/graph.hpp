@@ -11,7 +11,7 @@
 #include "cuda/handle.hpp"
 
 /// A thin owner-safe layer over cuDNN's backend (graph) API: descriptors, operation graphs, engine configurations and
-/// execution plans. No policy here: conv_plan.hpp chooses.
+/// execution plans. No policy here: plan.hpp chooses.
 namespace cuttle::cuda::graph {
 
 /// One backend descriptor. Setters return *this, so that a descriptor reads as one expression; all throw CudnnError.

@@ -1,4 +1,4 @@
-#include "cuda/graph_runner.hpp"
+#include "cuda/conv/graph_runner.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "cuda/conv_key.hpp"
+#include "cuda/conv/key.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/graph.hpp"
+#include "cuda/conv/graph.hpp"
 #include "cuttle/conv.hpp"
 #include "cuttle/ops.hpp"
 

@@ -1,4 +1,4 @@
-#include "cuda/legacy.hpp"
+#include "cuda/conv/legacy.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "cuda/check.hpp"
-#include "cuda/gemm.hpp"
+#include "cuda/kernels/gemm.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {

@@ -1,4 +1,4 @@
-#include "cuda/conv_plan.hpp"
+#include "cuda/conv/plan.hpp"
 
 #include <fmt/format.h>
 
@@ -8,11 +8,11 @@
 #include <type_traits>
 #include <unordered_map>
 
-#include "cuda/bias.hpp"
 #include "cuda/check.hpp"
-#include "cuda/conv_search.hpp"
-#include "cuda/graph_runner.hpp"
-#include "cuda/legacy.hpp"
+#include "cuda/conv/graph_runner.hpp"
+#include "cuda/conv/legacy.hpp"
+#include "cuda/conv/search.hpp"
+#include "cuda/kernels/bias.hpp"
 #include "cuttle/error.hpp"
 #include "kernels.hpp"
 

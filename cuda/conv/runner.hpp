@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/context.hpp"
-#include "cuda/conv_key.hpp"
+#include "cuda/conv/key.hpp"
+#include "cuda/runtime/context.hpp"
 
 namespace cuttle::cuda {
 
@@ -38,7 +38,7 @@ void add_bias_relu(const ConvOperands& operands, bool relu);
 /// Memory that work queued before it goes out of scope may use: stream order protects it afterwards.
 Tensor scratch_bytes(int device, std::size_t bytes);
 
-/// The gemm path (conv_gemm.cu). Null, with the reason added, where the workspace limit leaves no room for one row of
+/// The gemm path (gemm_path.cu). Null, with the reason added, where the workspace limit leaves no room for one row of
 /// patches.
 ConvRunnerPtr gemm_runner(const ConvKey& key, Attempts& attempts);
 
@@ -46,7 +46,7 @@ ConvRunnerPtr gemm_runner(const ConvKey& key, Attempts& attempts);
 ConvRunnerPtr depthwise_runner(const ConvKey& key);
 
 /// Kernels of our own for filter gradients of NHWC convolutions with few input channels, as first layers have
-/// (conv_first.cu); null for any other, and where the workspace limit does not allow it.
+/// (first_layer.cu); null for any other, and where the workspace limit does not allow it.
 ConvRunnerPtr first_layer_runner(const Context& context, const ConvKey& key);
 
 /// The one of the two that takes the key, or null.

@@ -1,10 +1,10 @@
-#include "cuda/conv_search.hpp"
+#include "cuda/conv/search.hpp"
 
 #include <algorithm>
 #include <chrono>
 
 #include "cuda/check.hpp"
-#include "cuda/graph_runner.hpp"
+#include "cuda/conv/graph_runner.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {

@@ -1,7 +1,7 @@
 #pragma once
 #include <set>
 
-#include "cuda/conv_runner.hpp"
+#include "cuda/conv/runner.hpp"
 
 namespace cuttle::cuda {
 

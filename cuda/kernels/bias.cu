@@ -1,12 +1,12 @@
-#include "cuda/bias.hpp"
+#include "cuda/kernels/bias.hpp"
 
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
 
-#include "cuda/counters.hpp"
-#include "cuda/last_block.cuh"
-#include "cuda/vec.cuh"
+#include "cuda/kernels/last_block.cuh"
+#include "cuda/kernels/vec.cuh"
+#include "cuda/runtime/counters.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "cuda/classify.cuh"
+#include "cuda/kernels/classify.cuh"
 #include "cuda/register.hpp"
 
 namespace cuttle::cuda {

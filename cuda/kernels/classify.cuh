@@ -1,7 +1,7 @@
 #pragma once
 #include <cmath>
 
-#include "cuda/reduce.cuh"
+#include "cuda/kernels/reduce.cuh"
 #include "kernels.hpp"
 
 /// What the kernels over rows of logits share.

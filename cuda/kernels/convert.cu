@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "cuda/cast.cuh"
-#include "cuda/dispatch.cuh"
-#include "cuda/elementwise.hpp"
+#include "cuda/kernels/cast.cuh"
+#include "cuda/kernels/dispatch.cuh"
+#include "cuda/kernels/elementwise.hpp"
 
 namespace cuttle::cuda {
 

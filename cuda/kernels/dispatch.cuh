@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cuda/check.hpp"
-#include "cuda/context.hpp"
+#include "cuda/runtime/context.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {

@@ -1,9 +1,9 @@
-#include "cuda/elementwise.hpp"
+#include "cuda/kernels/elementwise.hpp"
 
 #include <cmath>
 #include <limits>
 
-#include "cuda/map.cuh"
+#include "cuda/kernels/map.cuh"
 #include "cuda/register.hpp"
 
 namespace cuttle::cuda {

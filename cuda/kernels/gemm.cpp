@@ -1,4 +1,4 @@
-#include "cuda/gemm.hpp"
+#include "cuda/kernels/gemm.hpp"
 
 #include <fmt/format.h>
 

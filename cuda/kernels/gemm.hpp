@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/context.hpp"
+#include "cuda/runtime/context.hpp"
 #include "cuttle/dtype.hpp"
 
 namespace cuttle::cuda {

@@ -1,7 +1,7 @@
-#include "cuda/counters.hpp"
-#include "cuda/last_block.cuh"
-#include "cuda/optim.hpp"
-#include "cuda/tensor_table.cuh"
+#include "cuda/kernels/last_block.cuh"
+#include "cuda/kernels/optim.hpp"
+#include "cuda/kernels/tensor_table.cuh"
+#include "cuda/runtime/counters.hpp"
 
 namespace cuttle::cuda {
 

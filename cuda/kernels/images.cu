@@ -1,5 +1,5 @@
-#include "cuda/dispatch.cuh"
-#include "cuda/elementwise.hpp"
+#include "cuda/kernels/dispatch.cuh"
+#include "cuda/kernels/elementwise.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/dispatch.cuh"
+#include "cuda/kernels/dispatch.cuh"
 
 /// Reductions in one launch: every block writes partial sums, and the block that finishes last adds them up in a fixed
 /// order, so that results do not depend on which one that is.

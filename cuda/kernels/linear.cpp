@@ -7,9 +7,9 @@
 #include <mutex>
 #include <optional>
 
-#include "cuda/bias.hpp"
 #include "cuda/check.hpp"
-#include "cuda/gemm.hpp"
+#include "cuda/kernels/bias.hpp"
+#include "cuda/kernels/gemm.hpp"
 #include "cuda/register.hpp"
 #include "cuttle/conv.hpp"
 

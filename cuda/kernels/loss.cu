@@ -1,6 +1,6 @@
-#include "cuda/classify.cuh"
-#include "cuda/last_block.cuh"
-#include "cuda/vec.cuh"
+#include "cuda/kernels/classify.cuh"
+#include "cuda/kernels/last_block.cuh"
+#include "cuda/kernels/vec.cuh"
 
 namespace cuttle::cuda {
 

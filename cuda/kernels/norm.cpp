@@ -1,4 +1,4 @@
-#include "cuda/norm.hpp"
+#include "cuda/kernels/norm.hpp"
 
 #include "cuda/register.hpp"
 

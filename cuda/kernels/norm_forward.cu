@@ -1,5 +1,5 @@
-#include "cuda/counters.hpp"
-#include "cuda/norm_nhwc.cuh"
+#include "cuda/kernels/norm_nhwc.cuh"
+#include "cuda/runtime/counters.hpp"
 
 namespace cuttle::cuda {
 

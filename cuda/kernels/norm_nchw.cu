@@ -1,6 +1,6 @@
-#include "cuda/last_block.cuh"
-#include "cuda/norm.hpp"
-#include "cuda/vec.cuh"
+#include "cuda/kernels/last_block.cuh"
+#include "cuda/kernels/norm.hpp"
+#include "cuda/kernels/vec.cuh"
 
 /// Batch norm of NCHW tensors, for studying the algorithms of that layout: one block a channel, sums in double.
 namespace cuttle::cuda {

@@ -1,7 +1,7 @@
 #pragma once
-#include "cuda/last_block.cuh"
-#include "cuda/norm.hpp"
-#include "cuda/vec.cuh"
+#include "cuda/kernels/last_block.cuh"
+#include "cuda/kernels/norm.hpp"
+#include "cuda/kernels/vec.cuh"
 
 /// What the batch norm kernels for NHWC have in common. A tensor is a matrix [N*H*W, C]; a block treats a tile of
 /// channels (blockIdx.x) in a range of rows (blockIdx.y); each of its threads keeps V neighbouring channels, 16 bytes,

@@ -1,9 +1,9 @@
-#include "cuda/optim.hpp"
+#include "cuda/kernels/optim.hpp"
 
-#include "cuda/counters.hpp"
-#include "cuda/last_block.cuh"
+#include "cuda/kernels/last_block.cuh"
+#include "cuda/kernels/tensor_table.cuh"
 #include "cuda/register.hpp"
-#include "cuda/tensor_table.cuh"
+#include "cuda/runtime/counters.hpp"
 
 namespace cuttle::cuda {
 

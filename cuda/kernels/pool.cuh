@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/dispatch.cuh"
+#include "cuda/kernels/dispatch.cuh"
 #include "cuttle/ops.hpp"
 
 /// What the pooling kernels share. Pooling never mixes channels: an NCHW tensor is N*C images of one channel, and takes

@@ -1,6 +1,6 @@
-#include "cuda/pool.cuh"
-#include "cuda/pool.hpp"
-#include "cuda/reduce.cuh"
+#include "cuda/kernels/pool.cuh"
+#include "cuda/kernels/pool.hpp"
+#include "cuda/kernels/reduce.cuh"
 
 namespace cuttle::cuda {
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "cuda/pool.cuh"
-#include "cuda/pool.hpp"
+#include "cuda/kernels/pool.cuh"
+#include "cuda/kernels/pool.hpp"
 #include "cuda/register.hpp"
 
 namespace cuttle::cuda {

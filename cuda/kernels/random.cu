@@ -1,7 +1,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "cuda/dispatch.cuh"
+#include "cuda/kernels/dispatch.cuh"
 #include "cuda/register.hpp"
 
 namespace cuttle::cuda {

@@ -1,5 +1,5 @@
 #pragma once
-#include "cuda/dispatch.cuh"
+#include "cuda/kernels/dispatch.cuh"
 
 /// Reductions whose order depends on the launch alone: the same input gives the same bits every time.
 namespace cuttle::cuda {

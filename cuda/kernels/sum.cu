@@ -1,5 +1,5 @@
-#include "cuda/elementwise.hpp"
-#include "cuda/reduce.cuh"
+#include "cuda/kernels/elementwise.hpp"
+#include "cuda/kernels/reduce.cuh"
 
 namespace cuttle::cuda {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <algorithm>
 
-#include "cuda/vec.cuh"
+#include "cuda/kernels/vec.cuh"
 
 /// Many tensors in one launch: their addresses are parameters of the kernel, so a launch can be captured, and blocks
 /// share the work in chunks of one size, so that a large tensor beside many small ones keeps every block busy.

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "cuda/check.hpp"
-#include "cuda/context.hpp"
-#include "cuda/runtime.hpp"
+#include "cuda/runtime/backend.hpp"
+#include "cuda/runtime/context.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,4 +1,4 @@
-#include "cuda/context.hpp"
+#include "cuda/runtime/context.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cuda/check.hpp"
-#include "cuda/device.hpp"
+#include "cuda/runtime/device.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "cuda/handle.hpp"
-#include "cuda/upload.hpp"
+#include "cuda/runtime/upload.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/tensor.hpp"
 

@@ -1,4 +1,4 @@
-#include "cuda/counters.hpp"
+#include "cuda/runtime/counters.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/context.hpp"
+#include "cuda/runtime/context.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,4 +1,4 @@
-#include "cuda/device.hpp"
+#include "cuda/runtime/device.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "cuda/check.hpp"
-#include "cuda/context.hpp"
+#include "cuda/runtime/context.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {

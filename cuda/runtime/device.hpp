@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/nvml.hpp"
+#include "cuda/runtime/nvml.hpp"
 #include "cuttle/device.hpp"
 #include "cuttle/memory.hpp"
 

@@ -1,4 +1,4 @@
-#include "cuda/nvml.hpp"
+#include "cuda/runtime/nvml.hpp"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "cuda/staging.hpp"
+#include "cuda/runtime/staging.hpp"
 
 #include <algorithm>
 #include <bit>

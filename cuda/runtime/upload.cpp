@@ -1,4 +1,4 @@
-#include "cuda/upload.hpp"
+#include "cuda/runtime/upload.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <mutex>
 
-#include "cuda/staging.hpp"
+#include "cuda/runtime/staging.hpp"
 
 namespace cuttle::cuda {
 

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "cpu/conv_product.hpp"
+#include "cpu/conv/product.hpp"
 #include "cpu/dispatch.hpp"
 #include "cpu/elementwise.hpp"
 #include "cpu/gemm.hpp"

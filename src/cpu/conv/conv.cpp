@@ -2,8 +2,8 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/conv_product.hpp"
-#include "cpu/depthwise.hpp"
+#include "cpu/conv/depthwise.hpp"
+#include "cpu/conv/product.hpp"
 #include "cpu/dispatch.hpp"
 #include "cpu/elementwise.hpp"
 #include "cpu/gemm.hpp"

@@ -1,9 +1,9 @@
-#include "cpu/depthwise.hpp"
+#include "cpu/conv/depthwise.hpp"
 
 #include <algorithm>
 #include <vector>
 
-#include "cpu/conv_product.hpp"
+#include "cpu/conv/product.hpp"
 #include "cpu/dispatch.hpp"
 #include "cpu/eigen.hpp"
 #include "cpu/layout.hpp"

@@ -1,4 +1,4 @@
-#include "cpu/conv_patches.hpp"
+#include "cpu/conv/patches.hpp"
 
 #include <algorithm>
 #include <type_traits>

@@ -1,4 +1,4 @@
-#include "cpu/conv_product.hpp"
+#include "cpu/conv/product.hpp"
 
 #include <algorithm>
 #include <array>

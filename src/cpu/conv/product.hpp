@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "cpu/conv_patches.hpp"
+#include "cpu/conv/patches.hpp"
 
 /// Convolutions and linear layers as products with a matrix of patches, from all threads. Scratch is a block a thread
 /// and the packed filters. The bits of a result do not depend on the number of threads.
