@@ -8,6 +8,7 @@
 #include <set>
 
 #include "cuttle/error.hpp"
+#include "support/source_folder.hpp"
 #include "support/temporary_folder.hpp"
 
 using namespace cuttle;
@@ -17,7 +18,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 namespace {
 
-const std::string kMnist = std::string(CUTTLE_SOURCE_DIR) + "/data/mnist";
+const std::string kMnist = source_folder() + "/data/mnist";
 constexpr const char* kTrainImages = "train-images-idx3-ubyte";
 constexpr const char* kTrainLabels = "train-labels-idx1-ubyte";
 

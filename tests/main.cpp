@@ -2,8 +2,15 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "cuttle/device.hpp"
+#include "support/source_folder.hpp"
+
+std::string source_folder() {
+  const char* folder = std::getenv("CUTTLE_SOURCE_DIR");
+  return folder ? folder : CUTTLE_SOURCE_DIR;
+}
 
 /// Test cases that need a GPU are named "cuda: ...". Without one they are filtered out, which doctest counts as
 /// skipped.

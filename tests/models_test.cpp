@@ -11,6 +11,7 @@
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
 #include "support/hashed.hpp"
+#include "support/source_folder.hpp"
 
 namespace ct = cuttle;
 using ct::Tensor;
@@ -31,7 +32,7 @@ std::int64_t parameter_count(const ct::nn::Module& model) {
 }
 
 std::ifstream golden(const std::string& file) {
-  std::ifstream in(std::string(CUTTLE_SOURCE_DIR) + "/tests/golden/" + file);
+  std::ifstream in(source_folder() + "/tests/golden/" + file);
   REQUIRE_MESSAGE(in, file);
   return in;
 }

@@ -12,6 +12,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/serialization.hpp"
 #include "data/picture_file.hpp"
+#include "support/source_folder.hpp"
 #include "support/temporary_folder.hpp"
 
 using namespace cuttle;
@@ -20,7 +21,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 namespace {
 
-const std::string kPictures = std::string(CUTTLE_SOURCE_DIR) + "/tests/golden/pictures/";
+const std::string kPictures = source_folder() + "/tests/golden/pictures/";
 constexpr std::int64_t kHeight = 24, kWidth = 20;
 
 /// What Pillow made of the same picture.

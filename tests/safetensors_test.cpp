@@ -16,6 +16,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/serialization.hpp"
 #include "io/atomic_file.hpp"
+#include "support/source_folder.hpp"
 #include "support/temporary_folder.hpp"
 
 using namespace cuttle;
@@ -103,7 +104,7 @@ int in_child(const std::function<int()>& work) {
 }  // namespace
 
 TEST_CASE("a file of the Python package is read: every dtype, ranks 0 to 4, metadata") {
-  const auto file = load_safetensors(std::string(CUTTLE_SOURCE_DIR) + "/tests/golden/from_python.safetensors");
+  const auto file = load_safetensors(source_folder() + "/tests/golden/from_python.safetensors");
   CHECK(file.metadata == std::map<std::string, std::string>{{"format", "pt"}, {"note", "grüße"}});
   CHECK(file.tensors.size() == 8);
 

@@ -8,6 +8,7 @@
 #include "cuttle/optim.hpp"
 #include "support/close.hpp"
 #include "support/op_cases.hpp"
+#include "support/source_folder.hpp"
 
 /// The training run of lenet_curve() in tests/golden/train_cases.py, on any device.
 namespace cuttle::testing {
@@ -51,7 +52,7 @@ inline std::vector<nn::NamedTensor> initial_state(const Json& recipe) {
 /// Trains from PyTorch's weights on its batches and compares every loss and the norms of the trained parameters.
 inline void check_lenet_curve(const Json& curve, Device device, Layout layout) {
   CAPTURE(name_of(layout));
-  const data::ImageSet set = data::mnist(CUTTLE_SOURCE_DIR "/data/mnist", data::Split::train);
+  const data::ImageSet set = data::mnist(source_folder() + "/data/mnist", data::Split::train);
   LeNet net;
   nn::load_state(net, initial_state(curve.at("parameters")));
   net.to(layout);

@@ -9,6 +9,7 @@
 
 #include "cuttle/ops.hpp"
 #include "support/formula.hpp"
+#include "support/source_folder.hpp"
 
 /// The table of ops and shapes in tests/golden/ops.json as functions to call: golden values, finite differences and
 /// the comparison of backends all run over the same cases.
@@ -17,9 +18,7 @@ namespace cuttle::testing {
 using Json = nlohmann::json;
 using Inputs = std::map<std::string, Tensor>;
 
-inline std::string golden_path(const std::string& file) {
-  return std::string(CUTTLE_SOURCE_DIR "/tests/golden/") + file;
-}
+inline std::string golden_path(const std::string& file) { return source_folder() + "/tests/golden/" + file; }
 
 inline Json read_golden_json(const std::string& file) {
   std::ifstream in(golden_path(file));
