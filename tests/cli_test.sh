@@ -4,27 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/checks.sh
+. tests/command.sh
 cuttle=$PWD/$1/cuttle
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # A model small enough for every check: LeNet on synthetic 8x8 images, 8 steps an epoch.
 small=(--data synthetic --size 8 --batch 256 --device cpu --threads 2)
-
-# ends CODE TEXT COMMAND...: the command ends with CODE, writes TEXT to stderr, and nothing that looks like C++.
-ends() {
-  local code=$1 text=$2 status=0
-  shift 2
-  "$@" >"$work/stdout" 2>"$work/stderr" || status=$?
-  if [ "$status" != "$code" ] || ! grep -qF -- "$text" "$work/stderr" || grep -qE 'terminate|what\(\)|std::' "$work/stderr"; then
-    printf 'status %s, wanted %s and "%s"\n' "$status" "$code" "$text"
-    cat "$work/stderr"
-    return 1
-  fi
-}
-
-# Errors: one line of cause, one of remedy.
-two_lines() { [ "$(wc -l <"$work/stderr")" = 2 ] && grep -q '^cuttle: ' "$work/stderr" && grep -q '^  hint: ' "$work/stderr"; }
 
 for command in train eval predict bench doctor; do
   check "$command --help" "$cuttle" $command --help
@@ -92,7 +78,6 @@ check "divergence" ends 1 "at step" "$cuttle" train "${small[@]}" --lr 1e30 --sc
 
 # json_lines FILE: every line is an object with an event.
 json_lines() { [ -s "$1" ] && ! grep -qvE '^\{"event":"(start|step|epoch|end)",.*\}$' "$1"; }
-losses() { sed -nE 's/^\{"event":"step","epoch":([0-9]+),"step":([0-9]+),.*"loss":([^,]+),.*/\1 \2 \3/p' "$@"; }
 
 "$cuttle" train "${small[@]}" --epochs 3 --recompute none --deterministic --out "$work/whole" --json >"$work/whole.jsonl" 2>"$work/log" || true
 check "--json writes events and nothing else" json_lines "$work/whole.jsonl"
@@ -119,20 +104,9 @@ for file in model.safetensors state/checkpoint.safetensors metrics.jsonl report.
 done
 
 # Killed after a few steps, at a different place of the step, the saving and the evaluation each time, and resumed.
-killed_and_resumed() {
-  local out=$1 after=$2 pid line n=0
-  shift 2
-  coproc run { exec "$cuttle" train "$@" --out "$out" --json 2>/dev/null; }
-  pid=$run_PID
-  while [ $n -lt "$after" ] && read -r line <&"${run[0]}"; do n=$((n + 1)); done
-  kill -9 "$pid" 2>/dev/null || true
-  wait "$pid" 2>/dev/null || true
-  "$cuttle" train --resume "$out" --json >/dev/null 2>"$work/stderr" || { cat "$work/stderr"; return 1; }
-  diff <(losses "$work/whole/metrics.jsonl") <(losses "$out/metrics.jsonl")
-}
 for after in 2 5 9 10 13 19; do
   check "killed after $after events and resumed: the same losses" \
-    killed_and_resumed "$work/killed$after" "$after" "${small[@]}" --epochs 3
+    killed_and_resumed "$work/whole" "$work/killed$after" "$after" "${small[@]}" --epochs 3
 done
 
 interrupted() {
