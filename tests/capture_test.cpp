@@ -112,10 +112,11 @@ Outcome run_steps(std::int64_t images, std::int64_t accumulate, bool capture) {
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
     for (std::int64_t first = 0; first < loader.batches(); first += accumulate) {
       const std::int64_t last = std::min(first + accumulate, loader.batches());
-      stepper.step({.batches = last - first,
-                    .images = std::min(last * 8, images) - first * 8,
-                    .load = [&](std::int64_t b) { return loader.load(epoch, first + b); }},
-                   0.01 * static_cast<double>(1 + (first + epoch) % 3));
+      stepper.step(
+          {.batches = last - first,
+           .images = std::min(last * 8, images) - first * 8,
+           .load = [&](std::int64_t b, const data::Batch& into) { return loader.load(epoch, first + b, into); }},
+          0.01 * static_cast<double>(1 + (first + epoch) % 3));
       if (first % 4 == 0) take(false);
     }
   }
@@ -181,7 +182,9 @@ TEST_CASE("weights changed from outside are no longer those of the recorded step
   optim::SGD sgd(net.parameters(), {.lr = 0.1});
   optimizer = &sgd;
   Stepper stepper(net, sgd, {});
-  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t) { return loader.load(0, 0); }};
+  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t, const data::Batch& into) {
+                        return loader.load(0, 0, into);
+                      }};
   for (int i = 0; i < 5; ++i) stepper.step(window, 0.1);
   CHECK(stepper.captured());
   {
@@ -194,6 +197,21 @@ TEST_CASE("weights changed from outside are no longer those of the recorded step
   CHECK(stepper.captured());
   CHECK(recordings == 2);
   while (stepper.next(true)) continue;
+}
+
+TEST_CASE("a window whose batches are not what the recorded step reads is an error, not a step on an old batch") {
+  const CaptureScope scope(imitate);
+  const data::ImageSet set = quadrants(8);
+  const data::Loader loader(set, {.batch = 8});
+  Net net;
+  optim::SGD sgd(net.parameters(), {.lr = 0.1});
+  optimizer = &sgd;
+  Stepper stepper(net, sgd, {});
+  const Window window{
+      .batches = 1, .images = 8, .load = [&](std::int64_t, const data::Batch&) { return loader.load(0, 0); }};
+  for (int i = 0; i < 4; ++i) stepper.step(window, 0.1);
+  REQUIRE(stepper.captured());
+  CHECK_THROWS_WITH_AS(stepper.step(window, 0.1), doctest::Contains("other tensors"), Error);
 }
 
 TEST_CASE("a stepper that is gone leaves no memory in its private pool") {

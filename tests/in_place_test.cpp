@@ -186,6 +186,25 @@ TEST_CASE("a failed in-place op has changed nothing") {
   CHECK(grad_of(x) == Floats{2, 2});
 }
 
+TEST_CASE(
+    "copy_ keeps the values in their logical places, whatever the two dtypes and layouts, and counts as a change") {
+  const Tensor values = Tensor::randn({2, 3, 4, 5}, {.layout = Layout::nchw});
+  for (const DType from : {DType::f32, DType::f16, DType::bf16}) {
+    for (const DType to : {DType::f32, DType::f16, DType::bf16}) {
+      for (const Layout from_layout : {Layout::nhwc, Layout::nchw}) {
+        for (const Layout to_layout : {Layout::nhwc, Layout::nchw}) {
+          const Tensor source = values.to(from).to(from_layout);
+          Tensor target = Tensor::zeros({2, 3, 4, 5}, {.dtype = to, .layout = to_layout});
+          const std::uint32_t version = target.version();
+          target.copy_(source);
+          CHECK(target.version() > version);
+          CHECK(target.to_vector<float>() == values.to(from).to(to).to_vector<float>());
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("add_ and copy_ refuse a source that overlaps part of the target") {
   Tensor x = Tensor::ones({6});
   Tensor later = x.slice(1, 6);

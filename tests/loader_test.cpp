@@ -258,6 +258,31 @@ TEST_CASE("a loader moves with its prefetched batch") {
   CHECK(moved.load(0, 1).images.to_vector<float>() == expected.images.to_vector<float>());
 }
 
+TEST_CASE("a batch comes into the tensors that are given, with the bits that new ones would have") {
+  const ImageSet set = data::synthetic(20, 3, 5, 4, 10);
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    const Loader loader(set, {.batch = 8, .shuffle = true, .dtype = dtype, .crop_flip = true});
+    const data::Batch expected = loader.load(1, 1), given = loader.load(0, 0);
+    const std::uint32_t version = given.images.version();
+    const data::Batch got = loader.load(1, 1, given);
+    CHECK(got.images.impl() == given.images.impl());
+    CHECK(got.labels.impl() == given.labels.impl());
+    CHECK(given.images.version() > version);
+    CHECK(given.images.to_vector<float>() == expected.images.to_vector<float>());
+    CHECK(given.labels.to_vector<std::int64_t>() == expected.labels.to_vector<std::int64_t>());
+    // One of the two may be given alone.
+    const data::Batch half = loader.load(0, 1, {.images = given.images, .labels = {}});
+    CHECK(half.images.impl() == given.images.impl());
+    CHECK(half.labels.to_vector<std::int64_t>() == loader.load(0, 1).labels.to_vector<std::int64_t>());
+    // The last batch is smaller.
+    CHECK_THROWS_AS(loader.load(1, 2, given), ShapeError);
+    CHECK_THROWS_AS(loader.load(1, 1, {.images = Tensor::empty({8, 3, 5, 4}, {.dtype = DType::u8}), .labels = {}}),
+                    DtypeError);
+    CHECK_THROWS_AS(loader.load(1, 1, {.images = Tensor::empty({8, 3, 5, 4}, {.layout = Layout::nchw}), .labels = {}}),
+                    ShapeError);
+  }
+}
+
 TEST_CASE("an impossible batch size is refused with both numbers") {
   const ImageSet set = numbered(20);
   CHECK_THROWS_WITH_AS(Loader(set, {.batch = 0}), doctest::Contains("batch of 0"), UsageError);

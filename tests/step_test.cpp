@@ -78,7 +78,9 @@ std::vector<std::vector<float>> trained(const Maker& make, const data::ImageSet&
   const auto module = make();
   const auto optimizer = make_optimizer(config_for(set.size()), *module);
   const data::Loader loader(set, {.batch = set.size()});
-  const Window window{.batches = 1, .images = set.size(), .load = [&](std::int64_t) { return loader.load(0, 0); }};
+  const Window window{.batches = 1, .images = set.size(), .load = [&](std::int64_t, const data::Batch& into) {
+                        return loader.load(0, 0, into);
+                      }};
   Stepper stepper(*module, *optimizer, {.clip_grad_norm = 1});
   for (int i = 0; i < 2; ++i) stepper.step(window, 0.02);
   set_num_threads(0);
@@ -99,8 +101,12 @@ TEST_CASE("accumulated batches of unequal size give the gradient of one large ba
     const data::Loader loader(set, {.batch = batch, .shuffle = true});
     REQUIRE(loader.batches() == batches);
     Stepper stepper(*module, *optimizer, {.most_batches = batches});
-    const StepResult result = one_step(
-        stepper, {.batches = batches, .images = 21, .load = [&](std::int64_t b) { return loader.load(0, b); }}, 0.02);
+    const StepResult result =
+        one_step(stepper,
+                 {.batches = batches,
+                  .images = 21,
+                  .load = [&](std::int64_t b, const data::Batch& into) { return loader.load(0, b, into); }},
+                 0.02);
     std::vector<float> values;
     for (const Tensor& p : module->parameters()) {
       for (const float g : p.grad().to_vector<float>()) values.push_back(g);
@@ -123,7 +129,9 @@ TEST_CASE("accumulated batches of unequal size give the gradient of one large ba
 TEST_CASE("clipping scales the update and leaves the gradients and the norm as they were") {
   const data::ImageSet set = quadrants(8);
   const data::Loader loader(set, {.batch = 8});
-  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b) { return loader.load(0, b); }};
+  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b, const data::Batch& into) {
+                        return loader.load(0, b, into);
+                      }};
   const auto change = [&](double clip) {
     manual_seed(4);
     const auto module = make_module(spec_for("lenet", set));
@@ -151,7 +159,7 @@ TEST_CASE("after a gradient that is not finite no step changes the weights any m
   const auto optimizer = make_optimizer(config_for(16), *module);
   Stepper stepper(*module, *optimizer, {});
   const auto window = [&](double poison) {
-    return Window{.batches = 1, .images = 8, .load = [&loader, poison](std::int64_t) {
+    return Window{.batches = 1, .images = 8, .load = [&loader, poison](std::int64_t, const data::Batch&) {
                     data::Batch batch = loader.load(0, 0);
                     if (poison != 0) batch.images = mul(batch.images, poison);
                     return batch;
@@ -170,7 +178,9 @@ TEST_CASE("after a gradient that is not finite no step changes the weights any m
 TEST_CASE("a scaled loss gives the same step, and overflow leaves steps out and halves the scale") {
   const data::ImageSet set = quadrants(8);
   const data::Loader loader(set, {.batch = 8});
-  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b) { return loader.load(0, b); }};
+  const Window window{.batches = 1, .images = 8, .load = [&](std::int64_t b, const data::Batch& into) {
+                        return loader.load(0, b, into);
+                      }};
   const auto run = [&](bool scaled, float scale) {
     manual_seed(4);
     const auto module = make_module(spec_for("lenet", set));

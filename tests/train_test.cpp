@@ -301,8 +301,9 @@ TEST_CASE("the first place of a NaN is named: parameter, image or layer") {
       if (p.name == parameter) tensor.fill_(value);
     }
     const data::Loader loader(set, {.batch = 8});
-    return first_non_finite(*module,
-                            {.batches = 1, .images = 8, .load = [&](std::int64_t b) { return loader.load(0, b); }});
+    return first_non_finite(*module, {.batches = 1, .images = 8, .load = [&](std::int64_t b, const data::Batch& into) {
+                                        return loader.load(0, b, into);
+                                      }});
   };
   CHECK(where("fc1.bias", std::numeric_limits<double>::quiet_NaN(), 1).find("'fc1.bias' already holds 128") !=
         std::string::npos);

@@ -85,8 +85,9 @@ class Loader {
   std::int64_t batches() const;  ///< in an epoch
   /// Indices of batch b of an epoch. Throws UsageError if there is no such batch.
   std::vector<std::int64_t> indices(std::int64_t epoch, std::int64_t b) const;
-  /// Batch b of an epoch; the one after it is gathered meanwhile.
-  Batch load(std::int64_t epoch, std::int64_t b) const;
+  /// Batch b of an epoch; the one after it is gathered meanwhile. Where the tensors of `into` are defined they are
+  /// changed in place to hold it, else it lies in new ones. Throws ShapeError or DeviceError if it does not fit them.
+  Batch load(std::int64_t epoch, std::int64_t b, const Batch& into = {}) const;
 
   class Iterator {
    public:

@@ -100,7 +100,7 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   const data::Batch batch =
       data::Loader(set, {.batch = c.batch, .device = device, .dtype = train::dtype_of(c.precision)}).load(0, 0);
   const train::Window window{
-      .batches = 1, .images = c.batch, .load = [&](std::int64_t) { return batch; }, .fixed = true};
+      .batches = 1, .images = c.batch, .load = [&](std::int64_t, const data::Batch&) { return batch; }};
   train::Stepper stepper(*module, *optimizer,
                          {.scale_loss = c.precision == train::Precision::fp16, .capture = c.graph});
   const auto step = [&] {

@@ -10,6 +10,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/ops.hpp"
 #include "data/worker.hpp"
+#include "ops/elementwise.hpp"
 
 namespace cuttle::data {
 
@@ -155,7 +156,7 @@ Loader::HostBatch Loader::take(std::int64_t epoch, std::int64_t b) const {
   return batch;
 }
 
-Batch Loader::load(std::int64_t epoch, std::int64_t b) const {
+Batch Loader::load(std::int64_t epoch, std::int64_t b, const Batch& into) const {
   const HostBatch batch = take(epoch, b);
   if (prefetch_ && b + 1 < batches()) {
     HostBatch next = allocate(epoch, b + 1);
@@ -163,9 +164,18 @@ Batch Loader::load(std::int64_t epoch, std::int64_t b) const {
     prefetch_->batch = std::move(next);
     prefetch_->worker.start(std::move(task));
   }
+  Batch result = into;
+  if (!result.images.defined()) {
+    result.images = Tensor::empty(batch.images.shape(), {.dtype = options_.dtype, .device = options_.device});
+  }
   const Tensor windows = batch.windows.defined() ? batch.windows.to(options_.device) : Tensor();
-  return {normalize_images(batch.images.to(options_.device), mean_, stddev_, {options_.dtype, windows}),
-          batch.labels.to(options_.device)};
+  ops::normalize_images_into(result.images, batch.images.to(options_.device), mean_, stddev_, windows);
+  if (result.labels.defined()) {
+    result.labels.copy_(batch.labels);
+  } else {
+    result.labels = batch.labels.to(options_.device);
+  }
+  return result;
 }
 
 Loader::Iterator Loader::begin() {

@@ -8,14 +8,23 @@ namespace cuttle {
 
 using autograd::Gradients;
 
+namespace {
+
+/// Between tensors of one dtype and order, wherever they are.
+void copy_bytes(const Tensor& from, const Tensor& to) {
+  if (from.raw_data() == to.raw_data()) return;
+  const DeviceKind kind = from.device().is_cuda() ? DeviceKind::cuda : to.device().kind;
+  backend(kind).copy(to.raw_mutable_data(), to.device(), from.raw_data(), from.device(), to.nbytes());
+}
+
+}  // namespace
+
 Tensor Tensor::to(Device device) const {
   if (device == this->device()) return *this;
   Tensor out = empty(shape(), {dtype(), device, layout()});
-  const Device from = this->device();
-  if (numel() > 0) {
-    backend(from.is_cuda() ? from.kind : device.kind).copy(out.raw_mutable_data(), device, raw_data(), from, nbytes());
-  }
+  if (numel() > 0) copy_bytes(*this, out);
   if (autograd::recording({this})) {
+    const Device from = this->device();
     autograd::record("to(device)", out, {this}, [from](Tensor g, Gradients& in) { in.give(0, g.to(from)); });
   }
   return out;
@@ -51,7 +60,7 @@ Tensor Tensor::to(Layout layout) const {
 
 Tensor Tensor::clone() const {
   Tensor out = empty(shape(), options());
-  if (numel() > 0) backend(device().kind).copy(out.raw_mutable_data(), device(), raw_data(), device(), nbytes());
+  if (numel() > 0) copy_bytes(*this, out);
   if (autograd::recording({this})) {
     autograd::record("clone", out, {this}, [](Tensor g, Gradients& in) { in.give(0, std::move(g)); });
   }
@@ -78,8 +87,12 @@ Tensor& Tensor::copy_(const Tensor& source) {
                         "detach() it, do it under NoGrad, or use add_ on zeros");
   }
   NoGrad no_grad;
-  const Tensor here = source.to(device());
-  if (numel() > 0) kernels(*this).convert(here, *this);
+  const bool same_order = source.layout() == layout() || shape().is_layout_free();
+  if (numel() > 0 && source.dtype() == dtype() && same_order) {
+    copy_bytes(source, *this);
+  } else if (numel() > 0) {
+    kernels(*this).convert(source.to(device()), *this);
+  }
   autograd::mark_changed("copy_", *this);
   return *this;
 }

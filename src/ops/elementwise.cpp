@@ -159,27 +159,33 @@ Tensor non_finite_count(const Tensor& x) {
   return out;
 }
 
-Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev,
-                        const NormalizeOptions& options) {
+void ops::normalize_images_into(const Tensor& out, const Tensor& images, const Tensor& mean, const Tensor& stddev,
+                                const Tensor& windows) {
   constexpr const char* kOp = "normalize_images";
   check::rank(kOp, "images", images, 4);
   check::dtype(kOp, "images", images, DType::u8);
   check::dtype(kOp, "mean", mean, DType::f32);
   check::dtype(kOp, "stddev", stddev, DType::f32);
-  check::same_device(kOp, {&images, &mean, &stddev});
+  check::same_device(kOp, {&images, &mean, &stddev, &windows, &out});
   check::shape_if_defined(kOp, "mean", mean, {images.size(1)});
   check::shape_if_defined(kOp, "stddev", stddev, {images.size(1)});
-  if (options.windows.defined()) {
-    check::dtype(kOp, "windows", options.windows, DType::i32);
-    check::same_device(kOp, {&images, &options.windows});
-    check::shape_if_defined(kOp, "windows", options.windows, {images.size(0), 3});
+  if (windows.defined()) check::dtype(kOp, "windows", windows, DType::i32);
+  check::shape_if_defined(kOp, "windows", windows, {images.size(0), 3});
+  check::same_shape(kOp, out, images);
+  if (!is_floating(out.dtype())) {
+    throw DtypeError(fmt::format("{}: the result cannot be {}", kOp, name_of(out.dtype())), "ask for a floating dtype");
   }
-  if (!is_floating(options.dtype)) {
-    throw DtypeError(fmt::format("{}: the result cannot be {}", kOp, name_of(options.dtype)),
-                     "ask for a floating dtype");
+  if (out.layout() != images.layout()) {
+    throw ShapeError(fmt::format("{}: {} and the result {} differ in layout", kOp, images.str(), out.str()));
   }
+  if (out.numel() > 0) kernels(images).normalize_images(images, mean, stddev, windows, out);
+  autograd::mark_changed(kOp, out);
+}
+
+Tensor normalize_images(const Tensor& images, const Tensor& mean, const Tensor& stddev,
+                        const NormalizeOptions& options) {
   Tensor out = Tensor::empty(images.shape(), {options.dtype, images.device(), images.layout()});
-  if (out.numel() > 0) kernels(images).normalize_images(images, mean, stddev, options.windows, out);
+  ops::normalize_images_into(out, images, mean, stddev, options.windows);
   return out;
 }
 

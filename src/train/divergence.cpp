@@ -62,7 +62,7 @@ std::string first_non_finite(nn::Module& module, const Window& window, double la
     const NoGrad no_grad;
     if (const auto found = in_parameters(module)) return *found;
     for (std::int64_t b = 0; b < window.batches; ++b) {
-      if (const auto found = in_forward(module, window.load(b).images)) return *found;
+      if (const auto found = in_forward(module, window.load(b, {}).images)) return *found;
     }
   }
   // A finite forward pass: the loss or the norm overflowed, or backward did.

@@ -69,7 +69,7 @@ void add_gradients(nn::Module& module, const Window& window, double label_smooth
   const CrossEntropyOptions options{.label_smoothing = label_smoothing,
                                     .reduction = one ? Reduction::mean : Reduction::sum};
   for (std::int64_t b = 0; b < window.batches; ++b) {
-    const data::Batch batch = window.load(b);
+    const data::Batch batch = window.load(b, {});
     const Tensor logits = module(batch.images);
     Tensor loss = figures.loss(b);
     ops::cross_entropy_into(loss, logits, batch.labels, options, figures.correct(b));

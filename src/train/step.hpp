@@ -12,8 +12,8 @@ namespace cuttle::train {
 struct Window {
   std::int64_t batches = 1;
   std::int64_t images = 0;  ///< in all of them
-  std::function<data::Batch(std::int64_t)> load;
-  bool fixed = false;  ///< load() always gives the same tensors
+  /// Batch b, as data::Loader::load gives it: in the tensors of `into` where those are defined.
+  std::function<data::Batch(std::int64_t b, const data::Batch& into)> load;
 };
 
 /// State of dynamic loss scaling, as it lies on the device.

@@ -20,14 +20,6 @@ constexpr std::int64_t kWarmUpSteps = 3;
 constexpr Kernels::LossScaleRule kStopAtOverflow{
     .growth = 1, .backoff = 0, .interval = std::numeric_limits<std::int64_t>::max(), .least = 0, .most = 1};
 
-void copy_into(const Tensor& to, const Tensor& from) {
-  if (from.shape() != to.shape() || from.dtype() != to.dtype() || from.layout() != to.layout()) {
-    throw ShapeError("a batch " + from.str() + " does not fit the recorded step, which takes " + to.str());
-  }
-  if (from.impl() == to.impl()) return;
-  backend(to.device().kind).copy(to.raw_mutable_data(), to.device(), from.raw_data(), from.device(), to.nbytes());
-}
-
 }  // namespace
 
 Stepper::Stepper(nn::Module& module, optim::Optimizer& optimizer, StepOptions options)
@@ -112,13 +104,9 @@ bool Stepper::fits_graph(const Window& window) const {
 /// Records the step and runs it; op by op if it cannot be recorded.
 void Stepper::capture(const Window& window) {
   inputs_.clear();
-  for (std::int64_t b = 0; b < window.batches; ++b) {
-    const data::Batch batch = window.load(b);
-    inputs_.push_back(window.fixed ? batch : data::Batch{batch.images.clone(), batch.labels.clone()});
-  }
+  for (std::int64_t b = 0; b < window.batches; ++b) inputs_.push_back(window.load(b, {}));
   Window recorded = window;
-  recorded.load = [this](std::int64_t b) { return inputs_[static_cast<std::size_t>(b)]; };
-  recorded.fixed = true;
+  recorded.load = [this](std::int64_t b, const data::Batch&) { return inputs_[static_cast<std::size_t>(b)]; };
 
   // What the steps before have left in the cache would lie idle beside the recorded step's memory.
   optimizer_.zero_grad();
@@ -147,10 +135,11 @@ void Stepper::capture(const Window& window) {
 
 void Stepper::replay(const Window& window) {
   for (std::int64_t b = 0; b < window.batches; ++b) {
-    const data::Batch batch = window.load(b);
     const data::Batch& input = inputs_[static_cast<std::size_t>(b)];
-    copy_into(input.images, batch.images);
-    copy_into(input.labels, batch.labels);
+    const data::Batch batch = window.load(b, input);
+    if (batch.images.impl() != input.images.impl() || batch.labels.impl() != input.labels.impl()) {
+      throw Error("a window gave a batch in other tensors than the recorded step reads");
+    }
   }
   PhiloxKey now = default_generator().state();
   if (recorded_draws_ > 0) {

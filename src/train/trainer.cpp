@@ -180,7 +180,9 @@ Window Trainer::next_window() const {
   const std::int64_t last = std::min(first + config_.accumulate, loader_.batches());
   return {.batches = last - first,
           .images = std::min(last * config_.batch, train_set_.size()) - first * config_.batch,
-          .load = [this, epoch = progress_.epoch, first](std::int64_t b) { return loader_.load(epoch, first + b); }};
+          .load = [this, epoch = progress_.epoch, first](std::int64_t b, const data::Batch& into) {
+            return loader_.load(epoch, first + b, into);
+          }};
 }
 
 void Trainer::queue_step() {
