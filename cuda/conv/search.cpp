@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "cuda/check.hpp"
 #include "cuda/conv/graph_runner.hpp"
+#include "cuda/conv/search_record.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {
@@ -45,6 +47,20 @@ float floor_ms(const Context& context, const ConvKey& key) {
   return static_cast<float>(std::max(by_arithmetic, by_memory));
 }
 
+using Clock = std::chrono::steady_clock;
+
+/// Milliseconds since this was asked last.
+class Lap {
+ public:
+  double ms() {
+    const Clock::time_point now = Clock::now();
+    return std::chrono::duration<double, std::milli>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  Clock::time_point last_ = Clock::now();
+};
+
 EventHandle make_event() {
   cudaEvent_t event = nullptr;
   CUTTLE_CUDA(cudaEventCreate(&event));
@@ -52,9 +68,12 @@ EventHandle make_event() {
 }
 
 /// Median milliseconds of a few runs after one that is not counted.
-float time_of(Context& context, const ConvRunner& runner, const ConvOperands& operands) {
+float time_of(Context& context, const ConvRunner& runner, const ConvOperands& operands, SearchTrial& trial) {
+  Lap lap;
   const EventHandle begin = make_event(), end = make_event();
   runner.run(context, operands);
+  CUTTLE_CUDA(cudaStreamSynchronize(context.stream()));
+  trial.first_ms = lap.ms();
   std::vector<float> times;
   for (int i = 0; i < kRepeats; ++i) {
     CUTTLE_CUDA(cudaEventRecord(begin.get(), context.stream()));
@@ -66,6 +85,8 @@ float time_of(Context& context, const ConvRunner& runner, const ConvOperands& op
     times.push_back(ms);
   }
   std::nth_element(times.begin(), times.begin() + kRepeats / 2, times.end());
+  trial.timing_ms = lap.ms();
+  trial.run_us = 1e3 * times[kRepeats / 2];
   return times[kRepeats / 2];
 }
 
@@ -110,56 +131,69 @@ std::vector<Candidate> candidates_of(Context& context, const ConvKey& key, Attem
   return all;
 }
 
-/// The candidate's plan, or null, with the reason added.
-ConvRunnerPtr build(Context& context, const ConvKey& key, Candidate& candidate, Attempts& attempts) {
-  const GraphVariant variant{key, candidate.fused};
-  const std::string name = variant.name_of(candidate.config);
-  try {
-    graph::Plan plan(context.cudnn(), std::move(candidate.config));
-    if (key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
-    attempts.add(name, Attempts::too_large(plan.workspace_bytes(), key.workspace_limit));
-  } catch (const Error& error) {
-    attempts.add(name, error.cause());
-  }
-  return nullptr;
-}
-
 /// The best so far, and whether a search has gone on for long enough.
 class Search {
  public:
   Search(Context& context, const ConvKey& key, const ConvOperands& operands, const std::set<std::string>& failed,
-         Attempts& attempts)
+         Attempts& attempts, SearchRecord& record)
       : context_(context),
+        key_(key),
         operands_(operands),
         failed_(failed),
         attempts_(attempts),
-        close_enough_(kCloseEnough * floor_ms(context, key)) {}
+        record_(record),
+        close_enough_(kCloseEnough * floor_ms(context, key)) {
+    record_.floor_us = 1e3 * close_enough_ / kCloseEnough;
+  }
 
-  void consider(ConvRunnerPtr runner) {
+  void consider(ConvRunnerPtr runner, SearchTrial trial = {}) {
     if (!runner || failed_.contains(runner->name())) return;
+    trial.name = runner->name();
+    trial.workspace_bytes = runner->workspace_bytes();
     try {
-      const float ms = time_of(context_, *runner, operands_);
+      const float ms = time_of(context_, *runner, operands_, trial);
       ++timed_;
       is_gaining_ = !best_ || ms < kGain * best_ms_;
       if (!best_ || ms < best_ms_) best_ = std::move(runner), best_ms_ = ms;
     } catch (const Error& error) {
-      attempts_.add(runner->name(), error.cause());
+      trial.reason = error.cause();
+      attempts_.add(trial.name, trial.reason);
     }
+    record_.trials.push_back(std::move(trial));
+  }
+  void consider(Candidate& candidate) {
+    const GraphVariant variant{key_, candidate.fused};
+    SearchTrial trial{.name = variant.name_of(candidate.config),
+                      .is_compiled_at_runtime = candidate.config.is_compiled_at_runtime()};
+    Lap lap;
+    try {
+      graph::Plan plan(context_.cudnn(), std::move(candidate.config));
+      trial.build_ms = lap.ms();
+      if (key_.fits(plan.workspace_bytes())) return consider(graph_runner(variant, std::move(plan)), std::move(trial));
+      trial.reason = Attempts::too_large(plan.workspace_bytes(), key_.workspace_limit);
+    } catch (const Error& error) {
+      trial.build_ms = lap.ms();
+      trial.reason = error.cause();
+    }
+    attempts_.add(trial.name, trial.reason);
+    record_.trials.push_back(std::move(trial));
   }
   bool is_done() const {
-    if (!best_) return false;
-    const bool is_late = std::chrono::steady_clock::now() - begin_ > kPatience;
+    if (!best_ || search_watch().to_the_end) return false;
+    const bool is_late = Clock::now() - begin_ > kPatience;
     return best_ms_ <= close_enough_ || is_late || (timed_ >= kLeast && !is_gaining_);
   }
   ConvRunnerPtr take() { return std::move(best_); }
 
  private:
   Context& context_;
+  const ConvKey& key_;
   const ConvOperands& operands_;
   const std::set<std::string>& failed_;
   Attempts& attempts_;
+  SearchRecord& record_;
   const float close_enough_;
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const Clock::time_point begin_ = Clock::now();
   ConvRunnerPtr best_;
   float best_ms_ = 0;
   int timed_ = 0;
@@ -168,8 +202,15 @@ class Search {
 
 }  // namespace
 
+SearchWatch& search_watch() {
+  static SearchWatch watch;
+  return watch;
+}
+
 ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands,
                              const std::set<std::string>& failed, Attempts& attempts) {
+  SearchRecord record;
+  Lap whole, lap;
   ConvOperands scratch = operands;
   try {
     scratch.out = Tensor::empty(operands.out.shape(), operands.out.options());
@@ -177,13 +218,24 @@ ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOpe
     attempts.add("measuring", error.cause());
     return nullptr;
   }
-  Search search(context, key, scratch, failed, attempts);
+  record.scratch_ms = lap.ms();
+  Search search(context, key, scratch, failed, attempts, record);
   search.consider(own_runner(context, key));
-  for (Candidate& candidate : candidates_of(context, key, attempts)) {
+  lap.ms();
+  std::vector<Candidate> candidates = candidates_of(context, key, attempts);
+  record.query_ms = lap.ms();
+  for (Candidate& candidate : candidates) {
     if (search.is_done()) break;
-    search.consider(build(context, key, candidate, attempts));
+    search.consider(candidate);
   }
-  return search.take();
+  ConvRunnerPtr best = search.take();
+  if (search_watch().seen) {
+    record.key = describe(key);
+    record.total_ms = whole.ms();
+    record.chosen = best ? best->name() : "";
+    search_watch().seen(record);
+  }
+  return best;
 }
 
 }  // namespace cuttle::cuda
