@@ -43,6 +43,20 @@ const char* hint_for(cudaError_t status) {
   }
 }
 
+/// cuDNN is several files, which it opens one by one.
+std::string hint_for(cudnnStatus_t status) {
+  switch (status) {
+    case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
+    case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
+      return fmt::format(
+          "{} (cuDNN {}) needs its other libraries beside it, of the same version: put one whole cuDNN "
+          "first in LD_LIBRARY_PATH, or do without: --conv gemm",
+          file_of(Library::cudnn), cudnn_version_text(cudnnGetVersion()));
+    case CUDNN_STATUS_NOT_INITIALIZED: return "cuDNN may not know this card or this driver: cuttle doctor shows both";
+    default: return {};
+  }
+}
+
 constexpr const char* kLessMemory = "end other processes on the card, or choose another one with --device";
 
 }  // namespace
@@ -66,7 +80,8 @@ std::string cudnn_message() {
 
 void check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  throw CudnnError(fmt::format("cuDNN: {} failed: {}: {}", call, cudnnGetErrorString(status), cudnn_message()));
+  throw CudnnError(fmt::format("cuDNN: {} failed: {}: {}", call, cudnnGetErrorString(status), cudnn_message()),
+                   hint_for(status));
 }
 
 void check(cublasStatus_t status, const char* call) {

@@ -4,7 +4,9 @@
 #include <cudnn.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 /// cuDNN and cuBLAS are opened when the first of their functions is called, not when the program starts: a machine
 /// without them still runs it, and is told what is missing. Inside cuttle::cuda the names of their functions are the
@@ -14,6 +16,10 @@ namespace cuttle::cuda {
 enum class Library : std::uint8_t { cudnn, cublas, cublas_lt };
 /// Opens the library and finds every listed function. Throws CudnnError or DeviceError saying what is missing.
 void load(Library library);
+/// The file that an opened library was read from; empty if it is not open.
+std::string file_of(Library library);
+/// "9.19.0" of what cudnnGetVersion() returns.
+std::string cudnn_version_text(std::size_t version);
 
 template <class Signature, class Name> struct LibraryFunction;
 template <class R, class... Args, class Name> struct LibraryFunction<R(Args...), Name> {

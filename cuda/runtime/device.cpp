@@ -169,8 +169,8 @@ std::vector<std::pair<std::string, std::string>> facts() {
       {"CUDA runtime", version_text(runtime)},
       {"CUDA architectures", CUTTLE_CUDA_ARCHITECTURES}};
   try {
-    const std::size_t v = cudnnGetVersion();
-    found.emplace_back("cuDNN", fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100));
+    const std::string version = cudnn_version_text(cudnnGetVersion());
+    found.emplace_back("cuDNN", fmt::format("{} ({})", version, file_of(Library::cudnn)));
   } catch (const Error& error) {
     found.emplace_back("cuDNN", "none: " + error.cause());
   }
@@ -179,7 +179,7 @@ std::vector<std::pair<std::string, std::string>> facts() {
     for (const auto part : {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL}) {
       CUTTLE_CUBLAS(cublasGetProperty(part, &version[static_cast<std::size_t>(part)]));
     }
-    found.emplace_back("cuBLAS", fmt::format("{}", fmt::join(version, ".")));
+    found.emplace_back("cuBLAS", fmt::format("{} ({})", fmt::join(version, "."), file_of(Library::cublas)));
   } catch (const Error& error) {
     found.emplace_back("cuBLAS", "none: " + error.cause());
   }
