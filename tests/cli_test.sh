@@ -116,12 +116,13 @@ interrupted() {
   read -r line <&"${run[0]}"
   kill -INT "$pid"
   cat <&"${run[0]}" >"$work/said"
-  wait "$pid" || return 1
+  wait "$pid" && return 1
+  [ $? = 130 ] || return 1
   local again
   again=$(sed -n 's/^to go on: //p' "$work/said")
   [ -n "$again" ] && eval "$again" >/dev/null 2>&1 && diff <(losses "$work/whole/metrics.jsonl") <(losses "$out/metrics.jsonl")
 }
-check "Ctrl-C saves, ends with 0, and the command it prints goes on" interrupted "$work/interrupted"
+check "Ctrl-C saves, ends with 130, and the command it prints goes on" interrupted "$work/interrupted"
 
 cp -r "$work/interrupted" "$work/longer"
 check "more epochs change the rate, and that is said" ends 0 "schedule now spans 4 epochs, not 3: lr was" \

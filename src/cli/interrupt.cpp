@@ -1,5 +1,6 @@
 #include "cli/interrupt.hpp"
 
+#include <cerrno>
 #include <csignal>
 #include <string_view>
 
@@ -8,12 +9,20 @@
 namespace cuttle::cli {
 namespace {
 
-volatile std::sig_atomic_t stop_asked = 0;
+volatile std::sig_atomic_t asked_by = 0;
 
-void ask_to_stop(int) {
-  stop_asked = 1;
-  static constexpr std::string_view text = "\nfinishing this step, then saving; once more ends at once\n";
+void ask_to_stop(int signal) {
+  const int error = errno;
+  if (asked_by == 0) asked_by = signal;
+  const std::string_view text = signal == SIGHUP ? "\nfinishing this step, then saving\n"
+                                                 : "\nfinishing this step, then saving; once more ends at once\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+  errno = error;
+}
+
+bool is_ignored(int signal) {
+  struct sigaction present {};
+  return sigaction(signal, nullptr, &present) == 0 && present.sa_handler == SIG_IGN;
 }
 
 }  // namespace
@@ -21,14 +30,16 @@ void ask_to_stop(int) {
 void catch_interrupts() {
   struct sigaction action {};
   action.sa_handler = ask_to_stop;
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
+  if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);
+  action.sa_flags |= static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
 }
 
-bool interrupted() { return stop_asked != 0; }
+int stop_signal() { return asked_by; }
 
 }  // namespace cuttle::cli

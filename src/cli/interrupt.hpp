@@ -2,9 +2,10 @@
 
 namespace cuttle::cli {
 
-/// From now on the first SIGINT or SIGTERM only asks to stop; the second ends the process as usual.
-/// A pipe without a reader makes writing fail and ends nothing.
+/// From now on SIGINT, SIGTERM and SIGHUP only ask to stop. The second SIGINT or SIGTERM ends the process as usual; a
+/// hang-up comes twice from many shells, and where it was ignored (nohup) it stays so.
 void catch_interrupts();
-bool interrupted();
+/// The first of these signals that came; 0: none.
+int stop_signal();
 
 }  // namespace cuttle::cli

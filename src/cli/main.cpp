@@ -46,6 +46,8 @@ int run(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return kDone;
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
     return report(cuttle::cli::usage_error(app, error), kUsage);
@@ -79,7 +81,8 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a script's flag can be overridden
   app.footer(
       "cuttle COMMAND --help lists the flags of a command.\n"
-      "Exit codes: 0 done, 2 usage, 3 out of memory, 4 bad data or checkpoint, 1 anything else.");
+      "Exit codes: 0 done, 2 usage, 3 out of memory, 4 bad data or checkpoint, 1 anything else;\n"
+      "130, 143 or 129 if Ctrl-C, a terminate or a hang-up signal ended it.");
   cuttle::cli::add_train(app, argc > 0 ? argv[0] : "cuttle");
   cuttle::cli::add_eval(app);
   cuttle::cli::add_predict(app);

@@ -153,12 +153,18 @@ void say_if_stretched(const train::RunState& state, const train::TrainConfig& ne
              train::make_schedule(next, state.train_images)(step));
 }
 
+/// Tells the shell that a signal cut the run short, as it would see if the signal had ended the process.
+void conclude(const train::EndEvent& end) {
+  if (end.ending == train::Ending::interrupted && stop_signal() != 0) throw CLI::RuntimeError(128 + stop_signal());
+}
+
 void run(TrainFlags flags, const std::vector<std::string>& given) {
   complete(flags);
   std::optional<train::RunState> state;
   if (!flags.resume.empty()) {
     state = load_state(flags.resume);
     const train::TrainConfig next = train::resumed_config(state->config, flags.config, given);
+    train::check_goes_on(next, state->progress, state->train_images);
     say_if_stretched(*state, next);
     state->config = next;
     state->config.graph = flags.config.graph;
@@ -182,14 +188,12 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   PreviousRunNotice notice;
   train::Trainer::Options options{.out = out,
                                   .sinks = {&notice, &metrics, &report, console.get()},
-                                  .stop_requested = [] { return interrupted() || !std::cout; },
+                                  .stop_requested = [] { return stop_signal() != 0 || !std::cout; },
                                   .continues = state && same_folder(out, flags.resume)};
   try {
-    if (state) {
-      train::Trainer(*state, train_set, test_set, std::move(options)).run();
-    } else {
-      train::Trainer(config, train_set, test_set, std::move(options)).run();
-    }
+    const train::EndEvent end = state ? train::Trainer(*state, train_set, test_set, std::move(options)).run()
+                                      : train::Trainer(config, train_set, test_set, std::move(options)).run();
+    conclude(end);
   } catch (const ShapeError& error) {
     throw unsuitable_size(config.model, train_set.height, error);
   }

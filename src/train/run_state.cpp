@@ -140,7 +140,26 @@ RunState from_file(const std::string& file, SafetensorsFile content) {
   return state;
 }
 
+std::string epochs_done(const Progress& done) {
+  const std::string epochs = fmt::format("{} epoch{}", done.epoch, done.epoch == 1 ? "" : "s");
+  if (done.step_in_epoch == 0) return epochs;
+  return fmt::format("{} and {} step{}", epochs, done.step_in_epoch, done.step_in_epoch == 1 ? "" : "s");
+}
+
 }  // namespace
+
+void check_goes_on(const TrainConfig& config, const Progress& done, std::int64_t train_images) {
+  const std::int64_t epochs = config.epochs.value();
+  if (epochs * steps_per_epoch(config, train_images) < done.step) {
+    const std::int64_t least = done.epoch + (done.step_in_epoch > 0 ? 1 : 0);
+    throw UsageError(fmt::format("--epochs {} is too few: the run has done {}", epochs, epochs_done(done)),
+                     fmt::format("give --epochs at least {}; more than that trains on", least));
+  }
+  if (config.steps > 0 && config.steps < done.step) {
+    throw UsageError(fmt::format("--steps {} is too few: the run has done {} steps", config.steps, done.step),
+                     "--steps counts from the start of the run; give more than that, or leave it out");
+  }
+}
 
 void save_run_state(const std::string& file, const RunState& state) {
   std::vector<nn::NamedTensor> tensors;

@@ -35,6 +35,9 @@ struct RunState {
   std::vector<nn::NamedTensor> model, optimizer;
 };
 
+/// Throws UsageError, naming both numbers, if these settings end before what the run has done.
+void check_goes_on(const TrainConfig& config, const Progress& done, std::int64_t train_images);
+
 /// One file, replaced as a whole: a process that dies while saving leaves the old state or the new one. Throws IoError.
 void save_run_state(const std::string& file, const RunState& state);
 /// Whether save_run_state() wrote it: a state holds weights too, but is no model.
