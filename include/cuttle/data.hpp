@@ -130,8 +130,10 @@ struct Picture {
   std::int64_t height = 0, width = 0, channels = 0;
   std::vector<std::uint8_t> pixels;
 };
-/// PNG, JPEG, BMP, or binary PGM or PPM (16 bits are reduced to 8). Throws DataError naming the file and the reason:
-/// missing, empty, of another kind, truncated, corrupt, sides over 16,384 or more than 2^27 pixels.
+/// PNG, JPEG, uncompressed BMP, or binary PGM or PPM (16 bits are reduced to 8), as a viewer shows it: turned as its
+/// EXIF orientation asks, inks (CMYK, YCCK) as colours, black where an index is beyond the palette. Throws DataError
+/// naming the file and the reason: missing, empty, of another kind, truncated, corrupt, sides over 16,384 or more than
+/// 2^27 pixels.
 Picture read_picture(const std::string& file);
 /// To `channels` (1 or 3) and size height x width: alpha laid over white, colour to grey by luma (ITU-R 601), resized
 /// with a triangle filter that widens with the reduction, so that it does not alias.

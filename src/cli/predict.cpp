@@ -141,8 +141,9 @@ void add_predict(CLI::App& app) {
   const auto flags = std::make_shared<PredictFlags>();
   command
       ->add_option("files", flags->files,
-                   "PNG, JPEG, BMP or PGM pictures of any size; they are converted to the size and colours that the "
-                   "model was trained on. Models trained on MNIST expect a light digit on dark ground")
+                   "PNG, JPEG, BMP or PGM pictures of any size; they are turned as their EXIF orientation asks and "
+                   "converted to the size and colours that the model was trained on. Models trained on MNIST expect a "
+                   "light digit on dark ground")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--weights", flags->weights, "model.safetensors, or the folder of a run")->required();
   command->add_option("--data", flags->data, "data set that --index counts in; default: the shipped data/mnist");

@@ -38,7 +38,9 @@ std::vector<std::uint8_t> read_file(const std::string& file) {
   throw DataError(fmt::format("'{}' cannot be decoded: {}", file, reason), "replace or remove the file");
 }
 
-Picture decode_with_stb(const std::string& file, std::span<const std::uint8_t> bytes) {
+}  // namespace
+
+Picture decode_with_stb(const std::string& file, Bytes bytes) {
   const int length = static_cast<int>(bytes.size());
   int width = 0, height = 0, channels = 0;
   if (!stbi_info_from_memory(bytes.data(), length, &width, &height, &channels)) {
@@ -52,17 +54,16 @@ Picture decode_with_stb(const std::string& file, std::span<const std::uint8_t> b
   return {height, width, channels, std::vector(pixels.get(), pixels.get() + count)};
 }
 
-}  // namespace
-
-Picture decode_picture(const std::string& file, std::span<const std::uint8_t> bytes) {
+Picture decode_picture(const std::string& file, Bytes bytes) {
   if (bytes.empty()) throw DataError(fmt::format("'{}' is empty", file), "replace or remove the file");
-  const PictureKind kind = kind_of(bytes);
-  if (kind == PictureKind::unknown) {
-    throw DataError(fmt::format("'{}' is not a picture that can be read", file), "PNG, JPEG, BMP, PGM and PPM can");
+  switch (kind_of(bytes)) {
+    case PictureKind::png: return decode_png(file, bytes);
+    case PictureKind::jpeg: return decode_jpeg(file, bytes);
+    case PictureKind::bmp: return decode_bmp(file, bytes);
+    case PictureKind::pnm: return decode_pnm(file, bytes);
+    case PictureKind::unknown: break;
   }
-  if (kind == PictureKind::pnm) return decode_pnm(file, bytes);
-  check_intact(file, kind, bytes);
-  return decode_with_stb(file, bytes);
+  throw DataError(fmt::format("'{}' is not a picture that can be read", file), "PNG, JPEG, BMP, PGM and PPM can");
 }
 
 Picture read_picture(const std::string& file) { return decode_picture(file, read_file(file)); }

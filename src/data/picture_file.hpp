@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "cuttle/data.hpp"
+#include "data/bytes.hpp"
 
 namespace cuttle::data {
 
@@ -15,17 +15,25 @@ void check_picture_size(const std::string& file, std::int64_t height, std::int64
 /// Throws ShapeError unless there are 1 to 4 channels and a byte for each.
 void check_picture(const char* what, const Picture& picture);
 
-enum class PictureKind : std::uint8_t { unknown, png, jpeg, bmp, pnm };
-PictureKind kind_of(std::span<const std::uint8_t> bytes);
+[[noreturn]] void throw_truncated(const std::string& file, std::size_t there);
+[[noreturn]] void throw_corrupt(const std::string& file, const std::string& how);
 
-/// What stb_image does not look at. Throws DataError naming the file if the bytes are not all there (PNG, JPEG, BMP)
-/// or a checksum does not match (PNG).
-void check_intact(const std::string& file, PictureKind kind, std::span<const std::uint8_t> bytes);
+enum class PictureKind : std::uint8_t { unknown, png, jpeg, bmp, pnm };
+PictureKind kind_of(Bytes bytes);
 
 /// What read_picture() makes of the bytes of a file.
-Picture decode_picture(const std::string& file, std::span<const std::uint8_t> bytes);
+Picture decode_picture(const std::string& file, Bytes bytes);
 
+/// A PNG or JPEG as stb_image reads it. It looks at no checksum, fills what is missing, knows no EXIF, takes the
+/// colours beyond a palette from anywhere: use the functions below.
+Picture decode_with_stb(const std::string& file, Bytes bytes);
+/// Refuses what is not there in full or does not match its checksum; colours beyond the palette are black.
+Picture decode_png(const std::string& file, Bytes bytes);
+/// Refuses what is not there in full. CMYK and YCCK become RGB as libjpeg and viewers take them.
+Picture decode_jpeg(const std::string& file, Bytes bytes);
+/// Any uncompressed BMP, old (OS/2) or new, stored from below or from above; colours beyond the palette are black.
+Picture decode_bmp(const std::string& file, Bytes bytes);
 /// Binary PGM or PPM (P5, P6) of any maxval. stb_image neither scales by it nor notices missing bytes.
-Picture decode_pnm(const std::string& file, std::span<const std::uint8_t> bytes);
+Picture decode_pnm(const std::string& file, Bytes bytes);
 
 }  // namespace cuttle::data

@@ -9,8 +9,6 @@ namespace cuttle::data {
 
 namespace {
 
-using Bytes = std::span<const std::uint8_t>;
-
 constexpr const char* kReplace = "replace or remove the file";
 
 /// Reads the numbers of the header, which white space and comments ("# ..." to the end of the line) set apart.
