@@ -106,15 +106,16 @@ struct Kernels {
   Slot<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
             const Tensor& running_var, double eps, const Activation&, const Tensor& y)>
       batch_norm_eval{"batch_norm_eval"};
-  /// y is undefined unless act.relu; act.residual is not given, only whether one was `added` (without it the clamp may
-  /// be told from x). d_residual (undefined where none is wanted; may be dy) receives dy behind the clamp. d_weight and
-  /// d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where
-  /// dy2 is defined: then d_residual is too, and may be dy or dy2; dx may be dy2 if d_residual is not.
+  /// act.residual is not given, only whether one was `added`: y is defined where that and act.relu are so; without it
+  /// the clamp is told from x. d_residual (undefined where none is wanted; may be dy) receives dy behind the clamp.
+  /// d_weight and d_bias may be undefined; they are overwritten. The gradient is dy, or dy + dy2 where dy2 is defined:
+  /// then d_residual is too, and may be dy or dy2. dx may be x, or dy2 if d_residual is not.
   Slot<void(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y, const Tensor& weight,
             const Tensor& bias, const Tensor& mean, const Tensor& inv_std, const Activation& act, bool added,
             const Tensor& dx, const Tensor& d_residual, const Tensor& d_weight, const Tensor& d_bias)>
       batch_norm_train_backward{"batch_norm_train_backward"};
-  /// Of batch_norm_eval: mean and inv_std are constants. dx, d_residual, d_weight, d_bias may each be undefined.
+  /// Of batch_norm_eval: mean and inv_std are constants; y is defined where act.relu. dx, d_residual, d_weight, d_bias
+  /// may each be undefined.
   Slot<void(const Tensor& dy, const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& running_mean,
             const Tensor& running_var, double eps, const Activation& act, const Tensor& dx, const Tensor& d_residual,
             const Tensor& d_weight, const Tensor& d_bias)>

@@ -130,6 +130,9 @@ template <class T> void check_train(const Shape& shape, Layout layout) {
   // The terms of dx may cancel: in a channel of two values they always do.
   const double dx_scale = largest(scaled(shape, dy, times(c.weight, inv_std), Values(c.weight.size())));
   CHECK(error_of(values<T>(dx), expected.dx, dx_scale) < close);
+  cpu().batch_norm_train_backward(tensor<T>(dy, shape, layout), {}, tx, {}, weight, {}, batch_mean, batch_inv_std, {},
+                                  false, tx, {}, d_weight, d_bias);
+  CHECK(values<T>(tx) == values<T>(dx));
   CHECK(error_of(values<T>(d_weight), expected.d_weight) < close);
   CHECK(error_of(values<T>(d_bias), expected.d_bias) < close);
 }

@@ -152,16 +152,44 @@ TEST_CASE("the residual alone may want a gradient, and it may be the input itsel
 
 TEST_CASE("changing the output of a clamped batch norm in place makes its backward an error") {
   const Leaves leaves(Layout::nhwc);
-  Tensor y = leaves.normalize({.relu = true}, true);
-  const Tensor loss = sum(y);
-  {
-    const NoGrad no_grad;
-    y.zero_();
+  for (const bool training : {true, false}) {
+    Tensor y = leaves.normalize({.residual = leaves.residual, .relu = true}, training);
+    const Tensor loss = sum(y);
+    {
+      const NoGrad no_grad;
+      y.zero_();
+    }
+    CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("'fill_' changed it"), AutogradError);
   }
-  CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("'fill_' changed it"), AutogradError);
-  // Without the clamp the output is not kept.
-  Tensor z = leaves.normalize({.residual = leaves.residual}, true);
-  CHECK_NOTHROW(sum(relu_(z)).backward());
+  // Without the clamp the output is not kept, nor where the input tells what was clamped.
+  CHECK_NOTHROW(sum(relu_(leaves.normalize({.residual = leaves.residual}, true))).backward());
+  CHECK_NOTHROW(sum(mul(relu_(leaves.normalize({.relu = true}, true)), 2)).backward());
+}
+
+TEST_CASE("a clamped batch norm keeps its input alone, and the input's gradient takes its place") {
+  memory::CachingAllocator& allocator = memory::allocator(kCpu);
+  const Shape shape{4, 16, 32, 32};
+  const Tensor leaf = formula_tensor(shape, {.seed = 1}).requires_grad_();
+  const std::uint64_t before = allocator.stats().allocated_bytes, activation = leaf.nbytes();
+  const auto pooled = [](const Tensor& x) {
+    return sum(max_pool2d(batch_norm2d(x, {}, {}, {}, {}, {.training = true}, {.relu = true}), {.kernel = 2}));
+  };
+  {
+    const Tensor loss = pooled(mul(leaf, 1));
+    // The product, and of the pooling a byte for each of a quarter as many elements.
+    CHECK(allocator.stats().allocated_bytes < before + activation + activation / 8);
+    allocator.reset_peak_stats();
+    loss.backward();
+    // The product, in whose place its gradient lies; the output's gradient, and behind the clamp.
+    CHECK(allocator.stats().peak_allocated_bytes < before + 3 * activation + activation / 8);
+  }
+  const Floats in_place = leaf.grad().to_vector<float>();
+  Tensor(leaf).set_grad({});
+  const Tensor kept = mul(leaf, 1);
+  const Floats values = kept.to_vector<float>();
+  pooled(kept).backward();
+  CHECK(kept.to_vector<float>() == values);
+  CHECK(leaf.grad().to_vector<float>() == in_place);
 }
 
 TEST_CASE("what does not fit a batch norm's activation is an error") {

@@ -22,7 +22,7 @@ struct NormBackward {
   bool constant_statistics;
   double eps;
   const Activation& act;
-  bool clamp_from_x;  ///< y depends on x alone, so that the clamp can be told without reading y
+  bool clamp_from_x;  ///< y is undefined: it depends on x alone, from which the clamp is told
   const Tensor &dx, &d_residual, &d_weight, &d_bias;
   Tensor dy2 = {};  ///< to be added to dy, rounded as the add kernel rounds; only with d_residual
 };

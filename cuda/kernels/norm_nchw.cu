@@ -28,6 +28,11 @@ __device__ void sum_block(double (&sums)[2], double* shared) {
   __syncthreads();
 }
 
+/// Forward and backward must round alike, so that the backward finds the same elements clamped.
+__device__ float normalized(float x, float mean, float scale, float shift) {
+  return __fmaf_rn(__fsub_rn(x, mean), scale, shift);
+}
+
 struct ForwardPointers {
   const float *weight, *bias;
   float *running_mean, *running_var, *mean, *inv_std;
@@ -76,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
     const float shift = p.bias ? p.bias[channel] : 0.0f;
     for (std::int64_t i = threadIdx.x; i < view.count(); i += kThreads) {
       const std::int64_t place = view.place(i, channel);
-      float value = (static_cast<float>(x[place]) - center) * scale + shift;
+      float value = normalized(static_cast<float>(x[place]), center, scale, shift);
       if (residual) value += static_cast<float>(residual[place]);
       y[place] = T(value < p.low ? p.low : value > p.high ? p.high : value);  // NaN stays
     }
@@ -85,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct BackwardPointers {
-  const float *weight, *mean, *spread;
+  const float *weight, *bias, *mean, *spread;
   float *d_weight, *d_bias;
   bool constant_statistics, relu;
   double eps;
@@ -96,18 +101,20 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) backward_kernel(const T* dy, const T* dy2, const T* x, const T* y, T* dx,
                                                             T* d_residual, ChannelView view, BackwardPointers p) {
   __shared__ double shared[2 * kThreads];
-  const auto gradient_at = [&](std::int64_t place) {
-    float gradient = static_cast<float>(dy[place]);
-    if (dy2) gradient = static_cast<float>(T(gradient + static_cast<float>(dy2[place])));
-    if (!p.relu) return gradient;
-    const float output = static_cast<float>(y[place]);
-    return output <= 0 || output >= p.ceiling ? 0.0f : gradient;  // NaN passes
-  };
   const double count = static_cast<double>(view.count());
   for (std::int64_t channel = blockIdx.x; channel < view.channels; channel += gridDim.x) {
-    const float mean = p.mean[channel], spread = p.spread[channel];
+    const float mean = p.mean[channel], spread = p.spread[channel], shift = p.bias ? p.bias[channel] : 0.0f;
     const double inv_std = p.constant_statistics ? 1 / sqrt(spread + p.eps) : static_cast<double>(spread);
     const double scale = (p.weight ? p.weight[channel] : 1.0f) * inv_std;
+    const auto gradient_at = [&](std::int64_t place) {
+      float gradient = static_cast<float>(dy[place]);
+      if (dy2) gradient = static_cast<float>(T(gradient + static_cast<float>(dy2[place])));
+      if (!p.relu) return gradient;
+      const T output =
+          y ? y[place] : T(normalized(static_cast<float>(x[place]), mean, static_cast<float>(scale), shift));
+      const auto value = static_cast<float>(output);
+      return value <= 0 || value >= p.ceiling ? 0.0f : gradient;  // NaN passes
+    };
     double sums[2] = {};
     for (std::int64_t i = threadIdx.x; i < view.count(); i += kThreads) {
       const std::int64_t place = view.place(i, channel);
@@ -165,6 +172,7 @@ void norm_forward_nchw(const NormForward& call) {
 
 void norm_backward_nchw(const NormBackward& call) {
   const BackwardPointers p{pointer_or_null<float>(call.weight),
+                           pointer_or_null<float>(call.bias),
                            pointer<float>(call.mean),
                            pointer<float>(call.spread),
                            pointer_or_null<float>(call.d_weight),

@@ -44,6 +44,11 @@ const Tensor& Saved::get(const char* op) const {
   return tensor_;
 }
 
+Tensor Saved::take(const char* op) {
+  get(op);
+  return std::move(tensor_);
+}
+
 namespace {
 
 /// A result that another handle changed in place has a history that no longer describes it.

@@ -65,6 +65,8 @@ class Saved {
   explicit Saved(const Tensor& t) : tensor_(t.detach()), version_(t.version()) {}
   /// Throws AutogradError naming `op`, both versions and the op that changed it, if it is not what it was.
   const Tensor& get(const char* op) const;
+  /// The same, for the last time: who asks may overwrite it where it is exclusive.
+  Tensor take(const char* op);
 
  private:
   Tensor tensor_;

@@ -56,10 +56,46 @@ void move_towards(const Tensor& running, const std::vector<double>& batch, doubl
   store_channel_values(values, running);
 }
 
+/// From the statistics as they are stored, so that the backward finds the same elements clamped.
+ChannelAffine affine_of(const Tensor& weight, const Tensor& bias, const Tensor& mean, const Tensor& inv_std) {
+  const std::int64_t channels = mean.numel();
+  return {channel_values(mean, channels, 0),
+          product(channel_values(inv_std, channels, 1), channel_values(weight, channels, 1)),
+          channel_values(bias, channels, 0)};
+}
+
+/// gradient may be dy.
+template <class T>
+void clamp_row(const T* x, const T* dy, const T* __restrict center, const T* __restrict scale,
+               const T* __restrict shift, T ceiling, T* gradient, std::int64_t cols) {
+  for (std::int64_t c = 0; c < cols; ++c) {
+    const T y = (x[c] - center[c]) * scale[c] + shift[c];
+    gradient[c] = y <= 0 || y >= ceiling ? 0 : dy[c];  // NaN passes
+  }
+}
+
+/// behind_clamp without y: it is computed again from x. Both are NHWC.
+Tensor behind_clamp_of(const Tensor& x, const ChannelAffine& affine, double ceiling, const Tensor& dy,
+                       const Tensor& d_residual) {
+  const Tensor gradient = d_residual.defined() ? nhwc_scratch(d_residual) : Tensor::empty(dy.shape(), dy.options());
+  dispatch_floating("batch_norm2d backward", x, [&]<class T>(T) {
+    const Columns at = columns_of(x);
+    const std::vector<T> center = per_column<T>(affine.center, at), scale = per_column<T>(affine.scale, at),
+                         shift = per_column<T>(affine.shift, at);
+    parallel_for(at.rows, row_grain(at.cols), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t place = begin * at.cols; place < end * at.cols; place += at.cols) {
+        clamp_row(x.data<T>() + place, dy.data<T>() + place, center.data(), scale.data(), shift.data(),
+                  static_cast<T>(ceiling), writable<T>(gradient) + place, at.cols);
+      }
+    });
+  });
+  if (d_residual.defined()) from_nhwc(gradient, d_residual);
+  return gradient;
+}
+
 void batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                       const Tensor& running_var, const Tensor& batches, const BatchNorm2dOptions& options,
                       const Activation& act, const Tensor& y, const Tensor& mean, const Tensor& inv_std) {
-  const std::int64_t channels = x.size(1);
   const double count = per_channel_count(x);
   const Tensor pixels = to_nhwc(x);
   ChannelMoments moments = channel_moments(pixels);
@@ -70,11 +106,9 @@ void batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
   move_towards(running_var, unbiased, options.momentum);
   if (batches.defined()) ++*writable<std::int64_t>(batches);
 
-  std::vector<double> scale = inverse_deviation(std::move(variance), options.eps);
   store_channel_values(moments.mean, mean);
-  store_channel_values(scale, inv_std);
-  scale = product(std::move(scale), channel_values(weight, channels, 1));
-  normalize(pixels, {std::move(moments.mean), std::move(scale), channel_values(bias, channels, 0)}, y);
+  store_channel_values(inverse_deviation(std::move(variance), options.eps), inv_std);
+  normalize(pixels, affine_of(weight, bias, mean, inv_std), y);
   activate(y, act);
 }
 
@@ -95,11 +129,18 @@ struct BackwardAffine {
   std::vector<double> dy_scale, center, x_scale, shift;
 };
 
+/// dx may be x: each case vectorises, and only where the compiler can tell which it is.
 template <class T>
-void backward_row(const T* __restrict dy, const T* __restrict x, const T* __restrict dy_scale,
-                  const T* __restrict center, const T* __restrict x_scale, const T* __restrict shift, T* __restrict dx,
-                  std::int64_t cols) {
-  for (std::int64_t c = 0; c < cols; ++c) dx[c] = dy[c] * dy_scale[c] + (x[c] - center[c]) * x_scale[c] + shift[c];
+void backward_row(const T* __restrict dy, const T* x, const T* __restrict dy_scale, const T* __restrict center,
+                  const T* __restrict x_scale, const T* __restrict shift, T* __restrict dx, std::int64_t cols) {
+  const auto result = [&](T in, std::int64_t c) {
+    return dy[c] * dy_scale[c] + (in - center[c]) * x_scale[c] + shift[c];
+  };
+  if (x == dx) {
+    for (std::int64_t c = 0; c < cols; ++c) dx[c] = result(dx[c], c);
+  } else {
+    for (std::int64_t c = 0; c < cols; ++c) dx[c] = result(x[c], c);
+  }
 }
 
 template <class T>
@@ -117,18 +158,20 @@ void apply_backward(const T* dy, const T* x, const BackwardAffine& affine, const
 /// With xhat = (x - mean) * inv_std and g = dy * weight * inv_std:
 /// dx = g - mean(g) - xhat * mean(g * xhat), d_weight = sum(dy * xhat), d_bias = sum(dy).
 void batch_norm_train_backward(const Tensor& dy, const Tensor& dy2, const Tensor& x, const Tensor& y,
-                               const Tensor& weight, const Tensor&, const Tensor& mean, const Tensor& inv_std,
-                               const Activation& act, bool, const Tensor& dx, const Tensor& d_residual,
+                               const Tensor& weight, const Tensor& bias, const Tensor& mean, const Tensor& inv_std,
+                               const Activation& act, bool added, const Tensor& dx, const Tensor& d_residual,
                                const Tensor& d_weight, const Tensor& d_bias) {
   const std::int64_t channels = x.size(1);
   const double count = per_channel_count(x);
   if (dy2.defined()) kernels(dy).add(dy, dy2, d_residual);
-  const Tensor pixels = to_nhwc(x),
-               gradient = to_nhwc(behind_clamp(dy2.defined() ? d_residual : dy, y, act, d_residual));
-  const std::vector<double> deviation = channel_values(inv_std, channels, 1), w = channel_values(weight, channels, 1);
-  BackwardAffine affine{product(w, deviation), channel_values(mean, channels, 0), {}, {}};
+  const Tensor pixels = to_nhwc(x), &given = dy2.defined() ? d_residual : dy;
+  const ChannelAffine forward = affine_of(weight, bias, mean, inv_std);
+  const Tensor gradient = act.relu && !added ? behind_clamp_of(pixels, forward, act.ceiling, to_nhwc(given), d_residual)
+                                             : to_nhwc(behind_clamp(given, y, act, d_residual));
+  const std::vector<double> deviation = channel_values(inv_std, channels, 1);
+  BackwardAffine affine{forward.scale, forward.center, {}, {}};
   const GradientSums sums = gradient_sums(gradient, pixels, affine.center);
-  for (std::size_t c = 0; c < w.size(); ++c) {
+  for (std::size_t c = 0; c < deviation.size(); ++c) {
     affine.x_scale.push_back(-affine.dy_scale[c] * deviation[c] * deviation[c] * sums.dy_centered[c] / count);
     affine.shift.push_back(-affine.dy_scale[c] * sums.dy[c] / count);
   }

@@ -34,20 +34,21 @@ Tensor place_of_sum(const Tensor& dy, const Tensor& dy2) {
 /// What both backward passes have in common.
 struct Kept {
   Saved x, y, weight, bias;
-  bool has_weight, has_bias, has_residual;
+  bool has_y, has_weight, has_bias, has_residual;
   Activation act;  ///< without the residual, which backward does not need
 
   Kept(const Tensor& x_, const Tensor& y_, const Tensor& weight_, const Tensor& bias_, const Activation& then)
       : x(x_),
-        y(saved_if(y_, then.relu)),
+        y(saved_if(y_, true)),
         weight(saved_if(weight_, true)),
         bias(saved_if(bias_, true)),
+        has_y(y_.defined()),
         has_weight(weight_.defined()),
         has_bias(bias_.defined()),
         has_residual(then.residual.defined()),
         act{.relu = then.relu, .ceiling = then.ceiling} {}
 
-  Tensor get_y() const { return act.relu ? y.get(kOp) : Tensor(); }
+  Tensor get_y() const { return has_y ? y.get(kOp) : Tensor(); }
   Tensor get_weight() const { return has_weight ? weight.get(kOp) : Tensor(); }
   Tensor get_bias() const { return has_bias ? bias.get(kOp) : Tensor(); }
 
@@ -81,21 +82,23 @@ Tensor train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Te
     if (changed->defined()) autograd::mark_changed(kOp, *changed);
   }
   if (autograd::recording({&x, &weight, &bias, &then.residual})) {
-    const Kept kept(x, y, weight, bias, then);
+    // Whoever comes behind may not need the output: a max pooling keeps a byte an element instead.
+    Kept kept(x, then.relu && then.residual.defined() ? y : Tensor(), weight, bias, then);
     autograd::record(
         kOp, y, {&x, &weight, &bias, &then.residual},
-        [kept, mean, inv_std](Tensor dy, Gradients& in) {
-          const Tensor& x = kept.x.get(kOp);
+        [kept, mean, inv_std](Tensor dy, Gradients& in) mutable {
+          Tensor x = kept.x.take(kOp);
           const Tensor weight = kept.get_weight(), bias = kept.get_bias();
           Tensor dy2 = in.take_second(), d_residual = dy2.defined() ? place_of_sum(dy, dy2) : kept.d_residual(dy, in);
-          // In dy2's memory where that is free: two gradients take no more than their sum and dx did.
-          Tensor dx = dy2.defined() && is_exclusive(dy2) ? dy2 : Tensor::empty(x.shape(), x.options());
+          // In place of what nobody reads again: x, or dy2, as two gradients then take no more than their sum and dx.
+          const Tensor* place = is_exclusive(x) ? &x : dy2.defined() && is_exclusive(dy2) ? &dy2 : nullptr;
+          Tensor dx = place ? *place : Tensor::empty(x.shape(), x.options());
           Tensor d_weight = gradient_like(weight, in.needed(1)), d_bias = gradient_like(bias, in.needed(2));
           if (x.numel() > 0) {
             kernels(dy).batch_norm_train_backward(dy, dy2, x, kept.get_y(), weight, bias, mean, inv_std, kept.act,
                                                   kept.has_residual, dx, d_residual, d_weight, d_bias);
           }
-          dy2 = {};
+          x = dy2 = {};
           if (in.needed(0)) in.give(0, std::move(dx));
           give_if(in, 1, std::move(d_weight));
           give_if(in, 2, std::move(d_bias));
@@ -111,7 +114,7 @@ Tensor eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Ten
   Tensor y = Tensor::empty(x.shape(), x.options());
   if (y.numel() > 0) kernels(x).batch_norm_eval(x, weight, bias, running_mean, running_var, eps, then, y);
   if (autograd::recording({&x, &weight, &bias, &then.residual})) {
-    const Kept kept(x, y, weight, bias, then);
+    const Kept kept(x, then.relu ? y : Tensor(), weight, bias, then);
     const Saved saved_mean(running_mean), saved_var(running_var);
     autograd::record(
         kOp, y, {&x, &weight, &bias, &then.residual}, [kept, saved_mean, saved_var, eps](Tensor dy, Gradients& in) {

@@ -92,27 +92,39 @@ double dx_scale(const Tensor& dy, const Tensor& weight, const Tensor& inv_std) {
   return largest(from(dy)) * largest(from(weight)) * largest(from(inv_std));
 }
 
-/// Two gradients give what their sum does, which the GPU's own add rounds; then in the places of both.
+/// dy behind the clamp of y, which is the GPU's own, so that a value near 0 or the ceiling is no difference.
+Tensor exact_gradient(const Tensor& dy, const Tensor& y, const Then& then) {
+  if (!then.relu) return dy;
+  Tensor gradient = exact_output(dy);
+  cpu().relu_backward(y.to(kCpu).to(DType::f64), dy, then.ceiling, gradient);
+  return gradient;
+}
+
+/// What the backward is given of y.
+Tensor kept(const Tensor& y, const Then& then) { return then.relu && then.residual ? y : Tensor(); }
+
+/// Two gradients give what their sum does, which the GPU's own add rounds; then in the places of one and of x.
 void check_two(const Variant& v, const Pair& x, const Tensor& y, const Channels& c, const Tensor& mean,
                const Tensor& spread, const Then& then) {
   const Shape& shape = x.exact.shape();
   const Pair first(random_values(shape.numel(), 3), shape, v), second(random_values(shape.numel(), 4), shape, v);
-  const Tensor sum = output(shape, v.dtype, v.layout, v.offset), clamped = then.relu ? y : Tensor();
+  const Tensor sum = output(shape, v.dtype, v.layout, v.offset);
   on_gpu().add(first.narrow, second.narrow, sum);
-  const auto host = [](const Tensor& t) { return t.defined() ? t.to(kCpu).to(DType::f64) : Tensor(); };
+  const auto host = [](const Tensor& t) { return t.to(kCpu).to(DType::f64); };
   const Activation act{{}, then.relu, then.ceiling};
   const Backward expected(x.exact, DType::f64, v, true);
-  cpu().batch_norm_train_backward(host(sum), {}, x.exact, host(clamped), c.weight.exact, c.bias.exact, host(mean),
-                                  host(spread), act, then.residual, expected.dx, expected.d_residual, expected.d_weight,
-                                  expected.d_bias);
+  cpu().batch_norm_train_backward(exact_gradient(host(sum), y, then), {}, x.exact, {}, c.weight.exact, c.bias.exact,
+                                  host(mean), host(spread), {}, then.residual, expected.dx, expected.d_residual,
+                                  expected.d_weight, expected.d_bias);
   const double scale = dx_scale(host(sum), c.weight.exact, host(spread));
   Backward actual(x.narrow, DType::f32, v, true), in_place(x.narrow, DType::f32, v, false);
   in_place.d_residual = first.narrow;
-  in_place.dx = second.narrow;
+  in_place.dx = x.narrow.clone();
   for (const Backward* to : {&actual, &in_place}) {
-    on_gpu().batch_norm_train_backward(first.narrow, second.narrow, x.narrow, clamped, c.weight.narrow, c.bias.narrow,
-                                       mean, spread, act, then.residual, to->dx, to->d_residual, to->d_weight,
-                                       to->d_bias);
+    const Tensor& input = to == &in_place ? in_place.dx : x.narrow;
+    on_gpu().batch_norm_train_backward(first.narrow, second.narrow, input, kept(y, then), c.weight.narrow,
+                                       c.bias.narrow, mean, spread, act, then.residual, to->dx, to->d_residual,
+                                       to->d_weight, to->d_bias);
     check_backward(*to, expected, scale);
   }
 }
@@ -141,19 +153,23 @@ void check_train(const Variant& v, const Shape& shape, const Then& then) {
   check_channels(c.running_var.narrow, c.running_var.exact);
   CHECK(batches.item<std::int64_t>() == 42);
 
-  // The GPU's own output says what was clamped, so that a value near 0 is no difference.
-  const Tensor clamped_exact = then.relu ? y.to(kCpu).to(DType::f64) : Tensor(), clamped = then.relu ? y : Tensor();
+  const Tensor clamped = kept(y, then);
   const Activation act{{}, then.relu, then.ceiling};
   const Backward expected(x.exact, DType::f64, v, then.residual);
-  cpu().batch_norm_train_backward(dy.exact, {}, x.exact, clamped_exact, c.weight.exact, c.bias.exact, mean_exact,
-                                  spread_exact, act, then.residual, expected.dx, expected.d_residual, expected.d_weight,
-                                  expected.d_bias);
+  cpu().batch_norm_train_backward(exact_gradient(dy.exact, y, then), {}, x.exact, {}, c.weight.exact, c.bias.exact,
+                                  mean_exact, spread_exact, {}, then.residual, expected.dx, expected.d_residual,
+                                  expected.d_weight, expected.d_bias);
   const double scale = dx_scale(dy.exact, c.weight.exact, spread_exact);
   Backward actual(x.narrow, DType::f32, v, then.residual);
   on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
                                      act, then.residual, actual.dx, actual.d_residual, actual.d_weight, actual.d_bias);
   check_backward(actual, expected, scale);
   check_two(v, x, y, c, mean, spread, then);
+  Backward over_x(x.narrow, DType::f32, v, then.residual);
+  over_x.dx = x.narrow.clone();
+  on_gpu().batch_norm_train_backward(dy.narrow, {}, over_x.dx, clamped, c.weight.narrow, c.bias.narrow, mean, spread,
+                                     act, then.residual, over_x.dx, over_x.d_residual, over_x.d_weight, over_x.d_bias);
+  check_backward(over_x, expected, scale);
   if (!then.residual) return;
   // d_residual in dy's place; and nobody wants it.
   Backward in_place(x.narrow, DType::f32, v, false), unwanted(x.narrow, DType::f32, v, false);
@@ -254,9 +270,9 @@ TEST_CASE("cuda: batch norm works with no weight, bias or running statistics, an
     on_gpu().batch_norm_train(x.narrow, {}, {}, {}, {}, {}, {}, relu, y, mean, spread);
     check_close(y, y_exact);
     const Tensor dx = output(shape, v.dtype, layout), dx_exact = exact_output(x.exact);
-    cpu().batch_norm_train_backward(dy.exact, {}, x.exact, y.to(kCpu).to(DType::f64), {}, {}, mean_exact, spread_exact,
-                                    relu, false, dx_exact, {}, {}, {});
-    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, y, {}, {}, mean, spread, relu, false, dx, {}, {}, {});
+    cpu().batch_norm_train_backward(exact_gradient(dy.exact, y, {false, true}), {}, x.exact, {}, {}, {}, mean_exact,
+                                    spread_exact, {}, false, dx_exact, {}, {}, {});
+    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, {}, {}, {}, mean, spread, relu, false, dx, {}, {}, {});
     check_close(dx, dx_exact);
 
     const Tensor d_bias = output({8}, DType::f32), d_bias_exact = Tensor::empty({8}, {DType::f64});
@@ -290,7 +306,7 @@ TEST_CASE("cuda: batch norm gives the same bits every time, and a recorded one a
                batches = Tensor::zeros({}, {DType::i64, gpu()});
   const auto work = [&] {
     on_gpu().batch_norm_train(x.narrow, c.weight.narrow, c.bias.narrow, {}, {}, batches, {}, relu, y, mean, spread);
-    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, y, c.weight.narrow, c.bias.narrow, mean, spread, relu,
+    on_gpu().batch_norm_train_backward(dy.narrow, {}, x.narrow, {}, c.weight.narrow, c.bias.narrow, mean, spread, relu,
                                        false, dx, {}, d_weight, d_bias);
   };
   const auto results = [&] {
