@@ -123,5 +123,5 @@ function(cuttle_add_cuda target)
   target_link_libraries(${target} PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
   # CMake 3.25 does not know that nvcc has this standard.
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;--extended-lambda;-lineinfo;-Xcompiler=-Wall,-Wextra>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;--extended-lambda;-lineinfo;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wextra>")
 endfunction()
