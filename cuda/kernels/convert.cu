@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/kernels/cast.cuh"
 #include "cuda/kernels/dispatch.cuh"
@@ -40,20 +41,19 @@ struct Matrices {
 constexpr int kTile = 32, kTileRows = 8;
 
 /// A tile of 32x32 goes through shared memory, so that both sides are read and written along their rows. The odd row
-/// length spreads a column over the banks.
-template <class From, class To>
-__global__ void transpose_kernel(const From* in, To* out, Matrices m, std::uint32_t tiles_across) {
-  __shared__ To tile[kTile][kTile + 1];
+/// length spreads a column over the banks. T is any type of the elements' size.
+template <class T> __global__ void transpose_kernel(const T* in, T* out, Matrices m, std::uint32_t tiles_across) {
+  __shared__ T tile[kTile][kTile + 1];
   const std::uint32_t row0 = blockIdx.x / tiles_across * kTile, column0 = blockIdx.x % tiles_across * kTile;
   const std::int64_t size = std::int64_t{m.rows} * m.columns;
   for (std::int64_t b = blockIdx.y; b < m.batches; b += gridDim.y) {
-    const From* from = in + b * size;
-    To* to = out + b * size;
+    const T* from = in + b * size;
+    T* to = out + b * size;
     const std::uint32_t column = column0 + threadIdx.x;
 #pragma unroll
     for (int r = threadIdx.y; r < kTile; r += kTileRows) {
       if (row0 + r < m.rows && column < m.columns) {
-        tile[r][threadIdx.x] = cast<To>(from[std::int64_t{row0 + r} * m.columns + column]);
+        tile[r][threadIdx.x] = from[std::int64_t{row0 + r} * m.columns + column];
       }
     }
     __syncthreads();
@@ -70,8 +70,7 @@ __global__ void transpose_kernel(const From* in, To* out, Matrices m, std::uint3
 
 /// One side of the matrices is so short (the colours of an image) that tiles would be mostly empty: a thread walks
 /// along it. kFewRows: it is the rows.
-template <class From, class To, bool kFewRows>
-__global__ void transpose_narrow_kernel(const From* in, To* out, Matrices m) {
+template <class T, bool kFewRows> __global__ void transpose_narrow_kernel(const T* in, T* out, Matrices m) {
   const std::int64_t size = std::int64_t{m.rows} * m.columns;
   const std::uint32_t few = kFewRows ? m.rows : m.columns, many = kFewRows ? m.columns : m.rows;
   for (std::int64_t b = blockIdx.y; b < m.batches; b += gridDim.y) {
@@ -79,13 +78,13 @@ __global__ void transpose_narrow_kernel(const From* in, To* out, Matrices m) {
       for (std::uint32_t j = 0; j < few; ++j) {
         const std::int64_t strided = b * size + std::int64_t{j} * many + i,
                            packed = b * size + std::int64_t{i} * few + j;
-        out[kFewRows ? packed : strided] = cast<To>(in[kFewRows ? strided : packed]);
+        out[kFewRows ? packed : strided] = in[kFewRows ? strided : packed];
       }
     }
   }
 }
 
-template <class From, class To> void transpose(const Tensor& in, const Tensor& out) {
+template <class T> void transpose(const Tensor& in, const Tensor& out) {
   const Context& c = context(out);
   constexpr std::uint32_t kNarrow = 8;
   const bool from_nhwc = in.layout() == Layout::nhwc;
@@ -97,22 +96,31 @@ template <class From, class To> void transpose(const Tensor& in, const Tensor& o
   const Matrices m{in.size(0), static_cast<std::uint32_t>(from_nhwc ? pixels : channels),
                    static_cast<std::uint32_t>(from_nhwc ? channels : pixels)};
   const auto batches = static_cast<unsigned>(std::min<std::int64_t>(m.batches, 65535));
-  const From* from = pointer<From>(in);
-  To* to = pointer<To>(out);
+  const T* from = pointer<T>(in);
+  T* to = pointer<T>(out);
   if (m.rows <= kNarrow || m.columns <= kNarrow) {
     const bool few_rows = m.rows <= m.columns;
     const dim3 blocks(blocks_covering(few_rows ? m.columns : m.rows), batches);
-    const auto kernel = few_rows ? transpose_narrow_kernel<From, To, true> : transpose_narrow_kernel<From, To, false>;
+    const auto kernel = few_rows ? transpose_narrow_kernel<T, true> : transpose_narrow_kernel<T, false>;
     kernel<<<blocks, kThreads, 0, c.stream()>>>(from, to, m);
   } else {
     const std::uint32_t across = (m.columns + kTile - 1) / kTile;
     const std::int64_t tiles = std::int64_t{across} * ((m.rows + kTile - 1) / kTile);
     if (tiles >= std::int64_t{1} << 31)
       throw ShapeError("convert: an image this large has no CUDA kernel: " + in.str());
-    transpose_kernel<From, To>
+    transpose_kernel<T>
         <<<dim3(static_cast<unsigned>(tiles), batches), dim3(kTile, kTileRows), 0, c.stream()>>>(from, to, m, across);
   }
   CUTTLE_LAUNCHED("transpose");
+}
+
+void transpose(const Tensor& in, const Tensor& out) {
+  switch (size_of(in.dtype())) {
+    case 1: return transpose<std::uint8_t>(in, out);
+    case 2: return transpose<std::uint16_t>(in, out);
+    case 4: return transpose<std::uint32_t>(in, out);
+    default: return transpose<std::uint64_t>(in, out);
+  }
 }
 
 template <class From, class To> void cast_elements(const Tensor& in, const Tensor& out) {
@@ -127,17 +135,33 @@ template <class From, class To> void cast_elements(const Tensor& in, const Tenso
   CUTTLE_LAUNCHED("cast");
 }
 
+void cast_elements(const Tensor& in, const Tensor& out) {
+  dispatch_any(in, [&]<class From>(From) {
+    dispatch_any(out, [&]<class To>(To) {
+      if constexpr (!std::is_same_v<From, To>) cast_elements<From, To>(in, out);
+    });
+  });
+}
+
+/// Another dtype and another order come one after the other: kernels for every pair of dtypes that do both at once
+/// were a fifth of the program.
 void convert(const Tensor& in, const Tensor& out) {
   const bool same_order = in.layout() == out.layout() || in.shape().is_layout_free();
-  if (same_order && in.dtype() == out.dtype()) {
+  if (in.dtype() == out.dtype()) {
+    if (!same_order) return transpose(in, out);
     CUTTLE_CUDA(cudaMemcpyAsync(out.raw_mutable_data(), in.raw_data(), in.nbytes(), cudaMemcpyDeviceToDevice,
                                 context(out).stream()));
-    return;
+  } else if (same_order) {
+    cast_elements(in, out);
+  } else if (size_of(in.dtype()) < size_of(out.dtype())) {
+    const Tensor turned = Tensor::empty(in.shape(), {in.dtype(), in.device(), out.layout()});
+    transpose(in, turned);
+    cast_elements(turned, out);
+  } else {
+    const Tensor cast = Tensor::empty(in.shape(), {out.dtype(), in.device(), in.layout()});
+    cast_elements(in, cast);
+    transpose(cast, out);
   }
-  dispatch_any(in, [&]<class From>(From) {
-    dispatch_any(out,
-                 [&]<class To>(To) { same_order ? cast_elements<From, To>(in, out) : transpose<From, To>(in, out); });
-  });
 }
 
 }  // namespace
