@@ -202,6 +202,7 @@ bench_says() {
 check "bench has its resident memory" bench_says '"peak_rss_bytes":'
 check "bench names the precision asked for" bench_says '"precision":"tf32"' --precision tf32
 check "bench takes images of a data set" bench_says '"data":"mnist"' --data data/mnist
+check "bench lists the blocks of the peak" bench_says '"at_peak":[{"bytes":' --at-peak
 check "bench on data that is not there" ends 4 "$work/nowhere" "$cuttle" bench --data "$work/nowhere"
 check "bench with a batch above the set" ends 2 "60000 images" "$cuttle" bench --data data/mnist --batch 60001
 check "doctor says why there is no GPU, or names it" grep -qE '"reason":"[^"]|"device":"cuda' <("$cuttle" doctor --json)

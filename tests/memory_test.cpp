@@ -7,6 +7,7 @@
 
 #include "cuttle/error.hpp"
 #include "memory/caching_allocator.hpp"
+#include "memory/peak_watch.hpp"
 #include "support/address_source.hpp"
 #include "support/memory_checks.hpp"
 
@@ -264,4 +265,30 @@ TEST_CASE("a request of no bytes is an error, and freeing nothing is none") {
   CHECK_THROWS_AS(allocator.allocate(0), UsageError);
   allocator.free(nullptr);
   CHECK(allocator.stats().frees == 0);
+}
+
+TEST_CASE("a watch tells which blocks were in use at the peak, those from before it too") {
+  CachingAllocator allocator(card(kGiB));
+  Block* const early = allocator.allocate(3000);
+  const auto listed = [](const PeakWatch& watch) {
+    std::vector<std::pair<std::size_t, std::size_t>> all;
+    for (const auto& [bytes, count] : watch.at_peak()) all.emplace_back(bytes, count);
+    return all;
+  };
+  using Expected = std::vector<std::pair<std::size_t, std::size_t>>;
+  {
+    const PeakWatch watch(allocator);
+    CHECK(listed(watch) == Expected{{3072, 1}});
+    Block *const a = allocator.allocate(5000), *const b = allocator.allocate(5000), *const c = allocator.allocate(100);
+    CHECK(listed(watch) == Expected{{5120, 2}, {3072, 1}, {512, 1}});
+    allocator.free(a);
+    allocator.free(early);
+    Block* const later = allocator.allocate(6000);
+    CHECK(listed(watch) == Expected{{5120, 2}, {3072, 1}, {512, 1}});
+    Block* const last = allocator.allocate(20000);
+    CHECK(listed(watch) == Expected{{20480, 1}, {6144, 1}, {5120, 1}, {512, 1}});
+    for (Block* block : {b, c, later, last}) allocator.free(block);
+    CHECK(listed(watch) == Expected{{20480, 1}, {6144, 1}, {5120, 1}, {512, 1}});
+  }
+  allocator.free(allocator.allocate(1));  // nobody watches
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
 #include "io/json.hpp"
+#include "memory/peak_watch.hpp"
 #include "train/config.hpp"
 #include "train/stepper.hpp"
 
@@ -38,6 +40,7 @@ Plan plan_for(Device device, std::int64_t steps) {
 struct BenchFlags {
   train::TrainConfig config;
   std::int64_t steps = 20;
+  bool at_peak = false;
   DeviceFlags device;
 };
 
@@ -107,6 +110,8 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
     stepper.step(window, c.lr.value());
     while (stepper.next(stepper.pending() > kMostAhead)) continue;
   };
+  std::optional<memory::PeakWatch> watch;
+  if (flags.at_peak) watch.emplace(memory::allocator(device));
   const Timing timing = measure(step, plan_for(device, flags.steps), device, start);
   if (const std::string& why = stepper.why_not_captured(); !why.empty()) {
     fmt::print(stderr, "steps are not recorded as a CUDA graph: {}; going on without\n", why);
@@ -117,22 +122,26 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   const std::string_view layout = name_of(batch.images.layout());
   const double images_per_s = static_cast<double>(c.batch) / timing.median_s;
   if (flags.device.json) {
-    const nlohmann::ordered_json json = {{"model", c.model},
-                                         {"batch", c.batch},
-                                         {"data", set.name},
-                                         {"precision", precision},
-                                         {"layout", layout},
-                                         {"device", device.str()},
-                                         {"conv", train::name_of(c.conv)},
-                                         {"graph", stepper.captured()},
-                                         {"threads", num_threads()},
-                                         {"ms", 1e3 * timing.median_s},
-                                         {"spread", timing.spread},
-                                         {"img_s", images_per_s},
-                                         {"peak_allocated_bytes", stats.peak_allocated_bytes},
-                                         {"peak_reserved_bytes", stats.peak_reserved_bytes},
-                                         {"peak_rss_bytes", peak_rss_bytes()},
-                                         {"first_step_s", timing.first_s}};
+    nlohmann::ordered_json json = {{"model", c.model},
+                                   {"batch", c.batch},
+                                   {"data", set.name},
+                                   {"precision", precision},
+                                   {"layout", layout},
+                                   {"device", device.str()},
+                                   {"conv", train::name_of(c.conv)},
+                                   {"graph", stepper.captured()},
+                                   {"threads", num_threads()},
+                                   {"ms", 1e3 * timing.median_s},
+                                   {"spread", timing.spread},
+                                   {"img_s", images_per_s},
+                                   {"peak_allocated_bytes", stats.peak_allocated_bytes},
+                                   {"peak_reserved_bytes", stats.peak_reserved_bytes},
+                                   {"peak_rss_bytes", peak_rss_bytes()},
+                                   {"first_step_s", timing.first_s}};
+    if (watch) {
+      for (const auto& [bytes, count] : watch->at_peak())
+        json["at_peak"].push_back({{"bytes", bytes}, {"count", count}});
+    }
     fmt::print("{}\n", to_text(json));
     return;
   }
@@ -143,6 +152,8 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   fmt::print("  peak memory {} allocated, {} reserved, {} resident in all; first step {:.2f} s\n",
              format_bytes(stats.peak_allocated_bytes), format_bytes(stats.peak_reserved_bytes),
              format_bytes(peak_rss_bytes()), timing.first_s);
+  if (!watch) return;
+  for (const auto& [bytes, count] : watch->at_peak()) fmt::print("  {:>6} x {}\n", count, format_bytes(bytes));
 }
 
 void run(BenchFlags flags) {
@@ -177,6 +188,7 @@ void add_bench(CLI::App& app) {
   command->add_option("--steps", flags->steps, "steps to time, after a warm-up; on a GPU five times as many")
       ->capture_default_str();
   command->add_option("--seed", flags->config.seed, "of the weights")->capture_default_str();
+  command->add_flag("--at-peak", flags->at_peak, "list the blocks of memory in use at the peak");
   add_recompute_flag(*command);
   add_graph_flag(*command, flags->config.graph);
   add_device_flags(*command, flags->device);
