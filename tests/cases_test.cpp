@@ -302,19 +302,19 @@ TEST_CASE("case 17: an op that runs out of memory leaves its inputs and the allo
 
 TEST_CASE("case 18: an image's augmentation depends on seed, epoch and index alone, whoever loads it") {
   const data::ImageSet set = data::synthetic(37, 1, 4, 4, 10);
-  const auto loader = [&set](std::int64_t batch, bool prefetch, std::uint64_t seed) {
+  const auto loader = [&set](std::int64_t batch, int workers, std::uint64_t seed) {
     return data::Loader(set,
-                        {.batch = batch, .shuffle = true, .seed = seed, .transform = brighten, .prefetch = prefetch});
+                        {.batch = batch, .shuffle = true, .seed = seed, .transform = brighten, .num_workers = workers});
   };
-  const auto expected = images_of_epoch(loader(8, true, 1), 2);
-  CHECK(images_of_epoch(loader(8, false, 1), 2) == expected);
-  CHECK(images_of_epoch(loader(5, true, 1), 2) == expected);
+  const auto expected = images_of_epoch(loader(8, 2, 1), 2);
+  CHECK(images_of_epoch(loader(8, 0, 1), 2) == expected);
+  CHECK(images_of_epoch(loader(5, 2, 1), 2) == expected);
   const int threads = num_threads();
   set_num_threads(1);
-  CHECK(images_of_epoch(loader(8, true, 1), 2) == expected);
+  CHECK(images_of_epoch(loader(8, 2, 1), 2) == expected);
   set_num_threads(threads);
-  CHECK(images_of_epoch(loader(8, true, 1), 3) != expected);
-  CHECK(images_of_epoch(loader(8, true, 2), 2) != expected);
+  CHECK(images_of_epoch(loader(8, 2, 1), 3) != expected);
+  CHECK(images_of_epoch(loader(8, 2, 2), 2) != expected);
 }
 
 TEST_CASE("case 18: images are not all augmented alike") {

@@ -133,14 +133,14 @@ TEST_CASE("shuffling favours no place") {
   for (const int count : last) CHECK(std::abs(count - 1000) < 150);
 }
 
-TEST_CASE("augmentation is the same whatever the threads, the prefetching and the batch") {
+TEST_CASE("augmentation is the same whatever the threads, the workers and the batch") {
   const ImageSet set = numbered(60);
   LoaderOptions options{.batch = 8, .shuffle = true, .seed = 9, .transform = add_noise};
   const int threads = num_threads();
   set_num_threads(1);
-  options.prefetch = false;
+  options.num_workers = 0;
   const auto reference = epoch_images(Loader(set, options), 1);
-  options.prefetch = true;
+  options.num_workers.reset();
   for (const int n : {1, 2, 5}) {
     set_num_threads(n);
     CHECK(epoch_images(Loader(set, options), 1) == reference);
@@ -202,7 +202,7 @@ TEST_CASE("crop_flip moves by up to 4 pixels and mirrors every second image, fro
   CHECK(loader.load(1, 0).images.to_vector<float>() != values);
 
   options.batch = 700;
-  options.prefetch = false;
+  options.num_workers = 0;
   const auto second = Loader(set, options).load(0, 1).images.to_vector<float>();
   CHECK(std::equal(second.begin(), second.end(), values.begin() + 700 * kSide * kSide));
 }
@@ -238,7 +238,7 @@ TEST_CASE("a range-for runs one epoch, the next one the next") {
   CHECK((*loader.begin()).labels.to_vector<std::int64_t>() == loader.load(1, 0).labels.to_vector<std::int64_t>());
 }
 
-TEST_CASE("a failing transform reaches the caller, from the prefetch thread too") {
+TEST_CASE("a failing transform reaches the caller") {
   const ImageSet set = numbered(20);
   const auto transform = [](std::span<std::uint8_t> image, const ImageSet&, PhiloxKey) {
     if (image[0] == 7) throw std::runtime_error("image 7");
@@ -249,11 +249,11 @@ TEST_CASE("a failing transform reaches the caller, from the prefetch thread too"
   CHECK_NOTHROW(loader.load(0, 2));
 }
 
-TEST_CASE("a loader moves with its prefetched batch") {
+TEST_CASE("a loader moves with the batch it has gathered ahead") {
   const ImageSet set = numbered(20);
   Loader loader(set, {.batch = 5, .shuffle = true});
   loader.load(0, 0);
-  const auto expected = Loader(set, {.batch = 5, .shuffle = true, .prefetch = false}).load(0, 1);
+  const auto expected = Loader(set, {.batch = 5, .shuffle = true, .num_workers = 0}).load(0, 1);
   const Loader moved = std::move(loader);
   CHECK(moved.load(0, 1).images.to_vector<float>() == expected.images.to_vector<float>());
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,7 +54,7 @@ struct Batch {
 };
 
 /// Changes one image in place (u8 H,W,C). All its randomness comes from `key`, which depends on (seed, epoch, index of
-/// the image) and nothing else; 256 counters from key.offset on are its own. Runs on the prefetch thread.
+/// the image) and nothing else; 256 counters from key.offset on are its own. Several threads call it at once.
 using ImageTransform = std::function<void(std::span<std::uint8_t> image, const ImageSet& set, PhiloxKey key)>;
 
 struct LoaderOptions {
@@ -67,7 +68,9 @@ struct LoaderOptions {
   /// one: torchvision's RandomCrop(padding=4) and RandomHorizontalFlip. Drawn from (seed, epoch, index of the image).
   bool crop_flip = false;
   ImageTransform transform = {};
-  bool prefetch = true;  ///< gather the next batch in a thread of its own; changes no number
+  /// Threads that gather the next batches while the caller works on this one; 0: the caller gathers each when it asks
+  /// for it. Changes no number. Default: a quarter of num_threads(), 1 to 8.
+  std::optional<int> num_workers = {};
 };
 
 /// Batches of an image set, epoch by epoch: `for (auto [images, labels] : loader)` runs one epoch; the next loop runs
@@ -76,7 +79,8 @@ struct LoaderOptions {
 /// use it.
 class Loader {
  public:
-  /// Throws UsageError if batch < 1 or larger than the set (which an empty set always is).
+  /// Throws UsageError if batch < 1 or larger than the set (which an empty set always is), or on an impossible number
+  /// of workers.
   Loader(const ImageSet& set, LoaderOptions options);
   ~Loader();
   Loader(Loader&&) noexcept;
@@ -85,8 +89,10 @@ class Loader {
   std::int64_t batches() const;  ///< in an epoch
   /// Indices of batch b of an epoch. Throws UsageError if there is no such batch.
   std::vector<std::int64_t> indices(std::int64_t epoch, std::int64_t b) const;
-  /// Batch b of an epoch; the one after it is gathered meanwhile. Where the tensors of `into` are defined they are
-  /// changed in place to hold it, else it lies in new ones. Throws ShapeError or DeviceError if it does not fit them.
+  /// Batch b of an epoch. With workers the next one is on its way to the device when this returns, so that it comes
+  /// beside the work that the caller queues now, and the one after that is being gathered. Where the tensors of `into`
+  /// are defined they are changed in place to hold it, else it lies in new ones. Throws ShapeError or DeviceError if it
+  /// does not fit them.
   Batch load(std::int64_t epoch, std::int64_t b, const Batch& into = {}) const;
 
   class Iterator {
@@ -109,16 +115,21 @@ class Loader {
   void set_next_epoch(std::int64_t epoch) { epoch_ = epoch; }
 
  private:
-  struct HostBatch;
-  struct Prefetch;
+  struct Place {
+    std::int64_t epoch = -1, b = -1;
+    bool operator==(const Place&) const = default;
+  };
+  struct Staged;
+  struct Pipeline;
   const std::vector<std::int64_t>& order(std::int64_t epoch) const;
-  HostBatch allocate(std::int64_t epoch, std::int64_t b) const;
-  std::function<void()> gathering(const HostBatch& batch) const;
-  HostBatch take(std::int64_t epoch, std::int64_t b) const;
+  void gather(Place place) const;
+  Staged stage(Place place) const;
+  Staged take(Place place) const;
+  void look_ahead(Place place) const;
 
   const ImageSet* set_;
   LoaderOptions options_;
-  std::unique_ptr<Prefetch> prefetch_;
+  std::unique_ptr<Pipeline> pipeline_;
   std::int64_t epoch_ = 0;
   mutable std::int64_t order_epoch_ = -1;
   mutable std::vector<std::int64_t> order_;

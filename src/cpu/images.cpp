@@ -8,6 +8,33 @@
 namespace cuttle::cpu {
 namespace {
 
+/// The pixels of a row from `last` backwards; kChannels is 0 where the number is not known.
+template <std::int64_t kChannels>
+void copy_mirrored(const std::uint8_t* last, std::uint8_t* to, std::int64_t pixels, std::int64_t channels) {
+  if (kChannels > 0) channels = kChannels;
+  for (std::int64_t w = 0; w < pixels; ++w, last -= channels, to += channels) {
+    for (std::int64_t c = 0; c < channels; ++c) to[c] = last[c];
+  }
+}
+
+/// One row of `width` pixels as a window's left and flip show it; black outside.
+void move_row(const std::uint8_t* row, std::int64_t left, bool flip, std::int64_t width, std::int64_t channels,
+              std::uint8_t* to) {
+  // What is seen of the row stands at [begin, end).
+  const std::int64_t first = flip ? left : -left;
+  const std::int64_t begin = std::clamp<std::int64_t>(first, 0, width);
+  const std::int64_t end = std::clamp<std::int64_t>(first + width, 0, width);
+  std::fill(to, to + begin * channels, std::uint8_t{0});
+  std::fill(to + end * channels, to + width * channels, std::uint8_t{0});
+  if (begin == end) return;
+  if (!flip) {
+    std::copy_n(row + (begin + left) * channels, (end - begin) * channels, to + begin * channels);
+    return;
+  }
+  const auto copy = channels == 1 ? copy_mirrored<1> : channels == 3 ? copy_mirrored<3> : copy_mirrored<0>;
+  copy(row + (width - 1 - begin + left) * channels, to + begin * channels, end - begin, channels);
+}
+
 /// Each NHWC image as its window (top, left, flip) shows it; black outside.
 Tensor moved(const Tensor& pixels, const Tensor& windows) {
   const Tensor result = Tensor::empty(pixels.shape(), pixels.options());
@@ -15,19 +42,15 @@ Tensor moved(const Tensor& pixels, const Tensor& windows) {
   const std::uint8_t* from = pixels.data<std::uint8_t>();
   std::uint8_t* to = writable<std::uint8_t>(result);
   const std::int32_t* window = windows.data<std::int32_t>();
-  parallel_for(pixels.size(0) * height, row_grain(width * channels), [=](std::int64_t begin, std::int64_t end) {
+  const std::int64_t row_bytes = width * channels;
+  parallel_for(pixels.size(0) * height, row_grain(row_bytes), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int32_t* of_image = window + i / height * 3;
-      const std::int64_t row = i % height + of_image[0];
-      const std::uint8_t* source = from + (i / height * height + row) * width * channels;
-      std::uint8_t* pixel = to + i * width * channels;
-      for (std::int64_t w = 0; w < width; ++w, pixel += channels) {
-        const std::int64_t column = (of_image[2] != 0 ? width - 1 - w : w) + of_image[1];
-        if (row >= 0 && row < height && column >= 0 && column < width) {
-          std::copy_n(source + column * channels, channels, pixel);
-        } else {
-          std::fill_n(pixel, channels, std::uint8_t{0});
-        }
+      const std::int64_t image = i / height, row = i % height + window[3 * image];
+      if (row < 0 || row >= height) {
+        std::fill_n(to + i * row_bytes, row_bytes, std::uint8_t{0});
+      } else {
+        move_row(from + (image * height + row) * row_bytes, window[3 * image + 1], window[3 * image + 2] != 0, width,
+                 channels, to + i * row_bytes);
       }
     }
   });

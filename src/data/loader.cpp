@@ -2,32 +2,34 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <exception>
 #include <numeric>
 #include <utility>
 
+#include "core/capture.hpp"
 #include "cuttle/data.hpp"
 #include "cuttle/error.hpp"
-#include "cuttle/ops.hpp"
-#include "data/worker.hpp"
+#include "cuttle/threads.hpp"
+#include "data/gatherer.hpp"
+#include "kernels.hpp"
 #include "ops/elementwise.hpp"
 
 namespace cuttle::data {
 
-/// A batch in host memory, before it is normalised.
-struct Loader::HostBatch {
-  std::int64_t epoch = -1, b = -1;
-  std::vector<std::int64_t> indices;
-  Tensor images;   // u8[N,C,H,W] NHWC
-  Tensor labels;   // i64[N]
-  Tensor windows;  // i32[N,3] of normalize_images, if images are moved
+/// A batch on the device, or on its way there.
+struct Loader::Staged {
+  Place place;
+  RawBatch batch;
+  std::unique_ptr<Upload> upload;  // to be joined before the batch is used
+  std::exception_ptr failure;      // instead of the batch: what its load() throws
 };
 
-/// The batch that the worker is gathering. Its tensors are allocated by the caller's thread, so that memory figures
-/// do not depend on timing.
-struct Loader::Prefetch {
-  HostBatch batch;
-  Worker worker;  // last: it must end before the batch goes
+/// What is done before it is asked for: while step b runs, batch b+1 goes to the device and b+2 is gathered.
+struct Loader::Pipeline {
+  Pipeline(const ImageSet& set, const LoaderOptions& options) : gatherer(set, options) {}
+  Staged staged;
+  Place gathering;
+  Gatherer gatherer;
 };
 
 namespace {
@@ -46,23 +48,7 @@ std::vector<std::int64_t> shuffled(std::int64_t n, std::uint64_t seed, std::int6
   return order;
 }
 
-/// Randomness of one image in one epoch; 256 counters apart from every other.
-PhiloxKey augment_key(std::uint64_t seed, std::int64_t epoch, std::int64_t index) {
-  return {seed, kStreamAugment, static_cast<std::uint64_t>(epoch) << 40 | static_cast<std::uint64_t>(index) << 8};
-}
-
-constexpr std::int64_t kCropPadding = 4;
-
-/// Top, left and flip of one image; of its 256 counters the last, which an ImageTransform is least likely to reach.
-void draw_window(PhiloxKey key, std::int32_t* window) {
-  const std::array<std::uint32_t, 4> words = philox4x32(key.seed, key.stream, key.offset + 255);
-  const auto place = [](std::uint64_t word) {
-    return static_cast<std::int32_t>((word * (2 * kCropPadding + 1)) >> 32) - static_cast<std::int32_t>(kCropPadding);
-  };
-  window[0] = place(words[0]);
-  window[1] = place(words[1]);
-  window[2] = static_cast<std::int32_t>(words[2] >> 31);
-}
+int default_workers() { return std::clamp(num_threads() / 4, 1, 8); }
 
 }  // namespace
 
@@ -82,7 +68,12 @@ Loader::Loader(const ImageSet& set, LoaderOptions options) : set_(&set), options
   const Shape channels{set.channels};
   mean_ = Tensor::from(set.mean, channels).to(options_.device);
   stddev_ = Tensor::from(set.stddev, channels).to(options_.device);
-  if (options_.prefetch && batches() > 1) prefetch_ = std::make_unique<Prefetch>();
+  if (!options_.num_workers) options_.num_workers = default_workers();
+  if (*options_.num_workers < 0 || *options_.num_workers > kMostThreads) {
+    throw UsageError(fmt::format("{} workers of a loader are impossible", *options_.num_workers),
+                     fmt::format("give 0 to {}", kMostThreads));
+  }
+  pipeline_ = std::make_unique<Pipeline>(set, options_);
 }
 
 Loader::~Loader() = default;
@@ -115,66 +106,61 @@ std::vector<std::int64_t> Loader::indices(std::int64_t epoch, std::int64_t b) co
   return result;
 }
 
-Loader::HostBatch Loader::allocate(std::int64_t epoch, std::int64_t b) const {
-  HostBatch batch{epoch, b, indices(epoch, b), {}, {}, {}};
-  const auto n = static_cast<std::int64_t>(batch.indices.size());
-  batch.images = Tensor::empty({n, set_->channels, set_->height, set_->width}, {.dtype = DType::u8});
-  batch.labels = Tensor::empty({n}, {.dtype = DType::i64});
-  if (options_.crop_flip) batch.windows = Tensor::empty({n, 3}, {.dtype = DType::i32});
-  return batch;
+/// Begins to gather a batch. What is made for a later step must not lie in the memory of one that is being recorded.
+void Loader::gather(Place place) const {
+  const AllocationScope scope(options_.device, 0);
+  pipeline_->gatherer.start(place.epoch, indices(place.epoch, place.b));
+  pipeline_->gathering = place;
 }
 
-/// The work of filling a batch: any thread may do it, and nothing but its indices decides the result.
-std::function<void()> Loader::gathering(const HostBatch& batch) const {
-  return [set = set_, transform = options_.transform, seed = options_.seed, epoch = batch.epoch,
-          indices = batch.indices, pixel = static_cast<std::uint8_t*>(batch.images.raw_mutable_data()),
-          label = static_cast<std::int64_t*>(batch.labels.raw_mutable_data()),
-          window = batch.windows.defined() ? static_cast<std::int32_t*>(batch.windows.raw_mutable_data())
-                                           : nullptr]() mutable {
-    for (const std::int64_t index : indices) {
-      const std::span<const std::uint8_t> image = set->image(index);
-      std::memcpy(pixel, image.data(), image.size());
-      if (transform) transform(std::span(pixel, image.size()), *set, augment_key(seed, epoch, index));
-      if (window) {
-        draw_window(augment_key(seed, epoch, index), window);
-        window += 3;
-      }
-      pixel += image.size();
-      *label++ = set->labels[static_cast<std::size_t>(index)];
-    }
-  };
+/// Starts a batch on its way to the device, where it is not there anyway.
+Loader::Staged Loader::stage(Place place) const {
+  if (pipeline_->gathering != place) gather(place);
+  pipeline_->gathering = {};
+  const RawBatch host = pipeline_->gatherer.finish();
+  const AllocationScope scope(options_.device, 0);
+  const auto upload = backend(options_.device.kind).upload;
+  if (!upload) return {place, host.like(host.bytes.to(options_.device)), nullptr, nullptr};
+  const Tensor there = Tensor::empty(host.bytes.shape(), {.dtype = DType::u8, .device = options_.device});
+  return {place, host.like(there), upload(there, host.bytes.raw_data()), nullptr};
 }
 
-Loader::HostBatch Loader::take(std::int64_t epoch, std::int64_t b) const {
-  if (prefetch_ && prefetch_->batch.epoch >= 0) {
-    HostBatch batch = std::exchange(prefetch_->batch, {});
-    prefetch_->worker.wait();
-    if (batch.epoch == epoch && batch.b == b) return batch;
+Loader::Staged Loader::take(Place place) const {
+  Staged staged = std::exchange(pipeline_->staged, {});
+  if (staged.place != place) {
+    staged = {};  // its memory may serve again
+    staged = stage(place);
   }
-  HostBatch batch = allocate(epoch, b);
-  gathering(batch)();
-  return batch;
+  if (staged.failure) std::rethrow_exception(staged.failure);
+  if (staged.upload) staged.upload->join();
+  return staged;
+}
+
+void Loader::look_ahead(Place place) const {
+  if (++place.b >= batches()) return;
+  try {
+    pipeline_->staged = stage(place);
+  } catch (...) {
+    pipeline_->staged = {place, {}, nullptr, std::current_exception()};
+  }
+  if (++place.b < batches()) gather(place);
 }
 
 Batch Loader::load(std::int64_t epoch, std::int64_t b, const Batch& into) const {
-  const HostBatch batch = take(epoch, b);
-  if (prefetch_ && b + 1 < batches()) {
-    HostBatch next = allocate(epoch, b + 1);
-    std::function<void()> task = gathering(next);
-    prefetch_->batch = std::move(next);
-    prefetch_->worker.start(std::move(task));
-  }
+  const Place place{epoch, b};
+  Staged staged = take(place);
   Batch result = into;
+  const RawBatch& raw = staged.batch;
   if (!result.images.defined()) {
-    result.images = Tensor::empty(batch.images.shape(), {.dtype = options_.dtype, .device = options_.device});
+    result.images = Tensor::empty(raw.images.shape(), {.dtype = options_.dtype, .device = options_.device});
   }
-  const Tensor windows = batch.windows.defined() ? batch.windows.to(options_.device) : Tensor();
-  ops::normalize_images_into(result.images, batch.images.to(options_.device), mean_, stddev_, windows);
-  if (result.labels.defined()) {
-    result.labels.copy_(batch.labels);
-  } else {
-    result.labels = batch.labels.to(options_.device);
+  if (!result.labels.defined()) {
+    result.labels = Tensor::empty(raw.labels.shape(), {.dtype = DType::i64, .device = options_.device});
   }
+  ops::normalize_images_into(result.images, raw.images, mean_, stddev_, raw.windows);
+  result.labels.copy_(raw.labels);
+  staged = {};
+  if (options_.num_workers > 0) look_ahead(place);
   return result;
 }
 

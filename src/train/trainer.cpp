@@ -54,6 +54,7 @@ void check_test_set(const ModelSpec& spec, const data::ImageSet& set) {
 
 /// What is allocated for the run counts against its limit from the first byte.
 Device limited_device(const TrainConfig& config) {
+  set_num_threads(config.threads);  // the loader's workers come of it
   const Device device = Device::parse(config.device);
   check_precision(config.precision, device);
   apply_conv_settings(config);
@@ -89,7 +90,6 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
                           .crop_flip = config_.augment == Augment::crop_flip}) {
   check_test_set(spec_, test_set_);
   config_.size = spec_.size;
-  set_num_threads(config_.threads);
   manual_seed(config_.seed);
   module_ = make_module(spec_);
   module_->to(device_);
