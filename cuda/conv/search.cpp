@@ -21,7 +21,10 @@ constexpr int kLeast = 3;                            ///< timed before the searc
 constexpr float kGain = 0.95f;                       ///< times the best so far: what is worth looking further
 constexpr std::chrono::milliseconds kPatience{150};  ///< after which no further plan is built
 constexpr int kRepeats = 5;
-constexpr float kCloseEnough = 1.1f;  ///< times the floor
+constexpr float kCloseEnough = 1.1f;     ///< times the floor
+constexpr float kLaunch_ms = 0.003f;     ///< on top of it, whatever the work
+constexpr float kStepsToPay = 1000;      ///< a further plan must be able to win back its time within so many steps
+constexpr double kTypicalTrial_ms = 20;  ///< to build a plan and to time it
 
 /// Milliseconds that the card cannot beat: each tensor moved once, each product computed once.
 float floor_ms(const Context& context, const ConvKey& key) {
@@ -142,8 +145,8 @@ class Search {
         failed_(failed),
         attempts_(attempts),
         record_(record),
-        close_enough_(kCloseEnough * floor_ms(context, key)) {
-    record_.floor_us = 1e3 * close_enough_ / kCloseEnough;
+        floor_ms_(floor_ms(context, key)) {
+    record_.floor_us = 1e3 * floor_ms_;
   }
 
   void consider(ConvRunnerPtr runner, SearchTrial trial = {}) {
@@ -181,18 +184,31 @@ class Search {
   bool is_done() const {
     if (!best_ || search_watch().to_the_end) return false;
     const bool is_late = Clock::now() - begin_ > kPatience;
-    return best_ms_ <= close_enough_ || is_late || (timed_ >= kLeast && !is_gaining_);
+    const bool pays = (best_ms_ - floor_ms_) * kStepsToPay > trial_ms();
+    return best_ms_ <= kCloseEnough * floor_ms_ + kLaunch_ms || !pays || is_late || (timed_ >= kLeast && !is_gaining_);
   }
   ConvRunnerPtr take() { return std::move(best_); }
 
  private:
+  /// What another plan will cost: as much as those before it.
+  double trial_ms() const {
+    double sum = 0;
+    int plans = 0;
+    for (const SearchTrial& trial : record_.trials) {
+      if (trial.build_ms == 0) continue;
+      sum += trial.build_ms + trial.first_ms + trial.timing_ms;
+      ++plans;
+    }
+    return plans == 0 ? kTypicalTrial_ms : sum / plans;
+  }
+
   Context& context_;
   const ConvKey& key_;
   const ConvOperands& operands_;
   const std::set<std::string>& failed_;
   Attempts& attempts_;
   SearchRecord& record_;
-  const float close_enough_;
+  const float floor_ms_;
   const Clock::time_point begin_ = Clock::now();
   ConvRunnerPtr best_;
   float best_ms_ = 0;
@@ -221,12 +237,14 @@ ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOpe
   record.scratch_ms = lap.ms();
   Search search(context, key, scratch, failed, attempts, record);
   search.consider(own_runner(context, key));
-  lap.ms();
-  std::vector<Candidate> candidates = candidates_of(context, key, attempts);
-  record.query_ms = lap.ms();
-  for (Candidate& candidate : candidates) {
-    if (search.is_done()) break;
-    search.consider(candidate);
+  if (!search.is_done()) {
+    lap.ms();
+    std::vector<Candidate> candidates = candidates_of(context, key, attempts);
+    record.query_ms = lap.ms();
+    for (Candidate& candidate : candidates) {
+      if (search.is_done()) break;
+      search.consider(candidate);
+    }
   }
   ConvRunnerPtr best = search.take();
   if (search_watch().seen) {
