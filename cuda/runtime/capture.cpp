@@ -15,8 +15,7 @@ using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 class CapturedGraph final : public CapturedWork {
  public:
-  CapturedGraph(Context& context, GraphExecHandle graph, Tensor workspace)
-      : context_(&context), graph_(std::move(graph)), workspace_(std::move(workspace)) {}
+  CapturedGraph(Context& context, GraphExecHandle graph) : context_(&context), graph_(std::move(graph)) {}
   /// A replay in flight still reads the graph and its memory.
   ~CapturedGraph() override {
     if (cudaStreamSynchronize(context_->stream()) != cudaSuccess) cudaGetLastError();
@@ -29,7 +28,6 @@ class CapturedGraph final : public CapturedWork {
  private:
   Context* context_;
   GraphExecHandle graph_;
-  Tensor workspace_;  // the graph's kernels have its address
 };
 
 /// The stream records while this lives. Whatever happens, it runs again afterwards.
@@ -61,7 +59,7 @@ class Recording {
     CUTTLE_CUDA(cudaGraphInstantiate(&exec, graph_.get(), 0));
     GraphExecHandle owned(exec);
     CUTTLE_CUDA(cudaGraphUpload(exec, context_.stream()));  // the first replay need not
-    return std::make_unique<CapturedGraph>(context_, std::move(owned), std::move(workspace_));
+    return std::make_unique<CapturedGraph>(context_, std::move(owned));
   }
 
  private:
@@ -71,14 +69,13 @@ class Recording {
     const cudaError_t status = cudaStreamEndCapture(context_.stream(), &graph);
     graph_.reset(graph);
     if (status != cudaSuccess) cudaGetLastError();
-    workspace_ = context_.end_recording();
+    context_.end_recording();
     return status;
   }
 
   Context& context_;
   bool ended_ = false;
   GraphHandle graph_;
-  Tensor workspace_;
 };
 
 }  // namespace

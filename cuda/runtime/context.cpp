@@ -15,12 +15,8 @@ namespace {
 
 /// cuBLAS wants a workspace of its own: without one it allocates while a graph is captured. NVIDIA recommends 32 MiB
 /// on Hopper.
-constexpr std::size_t kCublasWorkspaceBytes = std::size_t{32} << 20;
+constexpr std::int64_t kCublasWorkspaceBytes = std::int64_t{32} << 20;
 constexpr int kMaxDevices = 64;
-
-Tensor bytes_on(int index, std::size_t bytes) {
-  return Tensor::empty({static_cast<std::int64_t>(bytes)}, {DType::u8, {DeviceKind::cuda, index}});
-}
 
 StreamHandle make_stream() {
   cudaStream_t stream = nullptr;
@@ -84,20 +80,11 @@ cublasHandle_t Context::cublas() {
     CUTTLE_CUBLAS(cublasCreate(&handle));
     CublasHandle owned(handle);
     CUTTLE_CUBLAS(cublasSetStream(handle, stream()));  // this first: it takes the workspace away
-    cublas_workspace_ = bytes_on(index_, kCublasWorkspaceBytes);
-    CUTTLE_CUBLAS(cublasSetWorkspace(handle, cublas_workspace_.raw_mutable_data(), kCublasWorkspaceBytes));
+    cublas_workspace_ = Tensor::empty({kCublasWorkspaceBytes}, {DType::u8, {DeviceKind::cuda, index_}});
+    CUTTLE_CUBLAS(cublasSetWorkspace(handle, cublas_workspace_.raw_mutable_data(), cublas_workspace_.nbytes()));
     cublas_ = std::move(owned);
   });
   return cublas_.get();
-}
-
-void* Context::workspace(std::size_t bytes) {
-  if (bytes == 0) return nullptr;
-  if (!workspace_.defined() || workspace_.nbytes() < bytes) {
-    workspace_ = {};  // first give back the smaller one; stream order protects work that still uses it
-    workspace_ = bytes_on(index_, bytes);
-  }
-  return workspace_.raw_mutable_data();
 }
 
 void Context::refuse_recording(const char* what) const {
@@ -110,13 +97,7 @@ void Context::refuse_recording(const char* what) const {
 
 void Context::begin_recording() {
   refuse_recording("recording a step");
-  workspace_ = {};  // the next one comes from the step's own pool
   recording_ = true;
-}
-
-Tensor Context::end_recording() noexcept {
-  recording_ = false;
-  return std::exchange(workspace_, {});
 }
 
 Context& context(int index) {

@@ -14,8 +14,7 @@
 namespace cuttle::cuda {
 
 /// What one device's work needs: made on first use, never destroyed (tensors in static storage outlive everything).
-/// One compute stream, so one workspace serves every op: its size is the largest request, not the sum. Any thread may
-/// allocate and copy; one thread at a time computes.
+/// Any thread may allocate and copy; one thread at a time computes.
 class Context {
  public:
   explicit Context(int index);
@@ -30,17 +29,14 @@ class Context {
   /// Both are made on first use, for each takes a tenth of a second.
   cudnnHandle_t cudnn();
   cublasHandle_t cublas();
-  /// At least `bytes` bytes that stay valid for work queued on the compute stream before the next call; nullptr for 0.
-  void* workspace(std::size_t bytes);
-
   Uploader& uploads() { return uploads_; }
 
   /// While a step is recorded nothing is run, so what waits for the device or copies from host memory is refused.
   bool recording() const { return recording_; }
   void refuse_recording(const char* what) const;  ///< DeviceError while a step is recorded
-  /// Called by Recording alone. A recorded step gets a workspace of its own, which the graph's addresses refer to.
+  /// Called by Recording alone.
   void begin_recording();
-  Tensor end_recording() noexcept;  ///< that workspace: it must live as long as the graph
+  void end_recording() noexcept { recording_ = false; }
 
  private:
   int index_;
@@ -51,7 +47,7 @@ class Context {
   std::once_flag cudnn_once_, cublas_once_;
   CudnnHandle cudnn_;
   CublasHandle cublas_;
-  Tensor cublas_workspace_, workspace_;
+  Tensor cublas_workspace_;
   std::atomic<bool> recording_ = false;
 };
 

@@ -95,7 +95,7 @@ TEST_CASE("cuda: a training step that runs out of memory anywhere is abandoned c
       ++failures;
       for (Tensor& p : net->parameters()) p.set_grad({});
     }
-    // The workspace for convolutions may have been given back on the way, nothing may have been added.
+    // Nothing may have been added on the way.
     REQUIRE(allocator.stats().allocated_bytes <= held);
   }
   CHECK(done);
