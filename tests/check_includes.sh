@@ -8,6 +8,7 @@
 #   src/cpu, cuda        public headers, kernels.hpp, src/memory and their own folder
 #   examples             the standard library and cuttle/ only: what an installed copy offers
 #   Eigen                in src/cpu only;  CUDA headers in cuda/ only;  CLI11 in src/cli only
+#   printing             in src/cli/output.cpp only, which a fault of the stream cannot stop
 #   #if on CUDA          nowhere: CMake chooses between cuda/ and src/no_cuda.cpp
 #   length               600 lines a file
 set -euo pipefail
@@ -93,6 +94,10 @@ find "${folders[@]}" CMakeLists.txt -type f \
       sub(/^[^<"]*[<"]/, "", header)
       sub(/[>"].*/, "", header)
       check_include(header, quoted)
+    }
+    area ~ /^(include|src|models|cuda)$/ && FILENAME != "src/cli/output.cpp" &&
+      /fmt::print|std::(cout|cerr|clog)|(^|[^A-Za-z_])(v?f?printf|f?puts|putchar|perror)\(/ {
+      offence("printing is for src/cli/output.cpp only: a stream that cannot be written would end the program")
     }
     /^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|elifdef|elifndef)[ \t(!]/ {
       if (area != "cuda" && toupper($0) ~ /CUDA|CUDNN|NVCC/) offence("no conditional compilation for CUDA: CMake chooses")

@@ -20,6 +20,8 @@ plant_clean_tree() {
   printf '#include <doctest/doctest.h>\n#include "core/tensor_impl.hpp"\n' >"$tree/tests/conv_test.cpp"
   printf '#include <cuttle/cuttle.hpp>\n' >"$tree/examples/mnist.cpp"
   printf '#include "kernels.hpp"\n' >"$tree/src/no_cuda.cpp"
+  printf 'std::cerr << text; std::snprintf(text, 2, "a");\n' >"$tree/src/cli/output.cpp"
+  printf 'std::snprintf(text, 2, "a");\n' >"$tree/src/core/text.cpp"
   seq 600 | sed 's/^/\/\/ /' >"$tree/src/core/long.cpp"
 }
 
@@ -59,6 +61,9 @@ check "an example may not include fmt" finds examples/a.cpp 2 '#include <fmt/for
 check "#ifdef CUTTLE_CUDA in core" finds src/core/a.cpp 2 '#ifdef CUTTLE_CUDA'
 check "#if defined(__CUDACC__) in a public header" finds include/cuttle/a.hpp 4 '#if defined(__CUDACC__)'
 check "#elif on cuDNN in a bench" finds bench/a.cpp 2 '#elif !defined(USE_CUDNN)'
+check "fmt::print in a command" finds src/cli/a.cpp 2 '  fmt::print(stderr, "{}\n", text);'
+check "std::cout in the trainer" finds src/train/a.cpp 2 '  std::cout << text;'
+check "printf in cuda" finds cuda/a.cu 2 '  std::fprintf(stderr, "%s", text);'
 check "601 lines of C++" finds src/core/a.cpp 601 '// one too many'
 check "601 lines of Python" finds tests/golden/generate.py 601 '# one too many'
 finish

@@ -11,6 +11,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "cli/output.hpp"
 #include "core/text.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
@@ -114,7 +115,7 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   if (flags.at_peak) watch.emplace(memory::allocator(device));
   const Timing timing = measure(step, plan_for(device, flags.steps), device, start);
   if (const std::string& why = stepper.why_not_captured(); !why.empty()) {
-    fmt::print(stderr, "steps are not recorded as a CUDA graph: {}; going on without\n", why);
+    warn("steps are not recorded as a CUDA graph: {}; going on without", why);
   }
 
   const memory::Stats stats = memory::allocator(device).stats();
@@ -142,18 +143,18 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
       for (const auto& [bytes, count] : watch->at_peak())
         json["at_peak"].push_back({{"bytes", bytes}, {"count", count}});
     }
-    fmt::print("{}\n", to_text(json));
+    say("{}\n", to_text(json));
     return;
   }
-  fmt::print("{}, batch {} of {}, {}x{}x{}, {} {} on {} with {} threads\n", c.model, c.batch, set.name, set.channels,
-             set.height, set.width, precision, layout, device.str(), num_threads());
-  fmt::print("  {:.2f} ms a training step (median of {}, spread {:.1f}%), {:.0f} images/s\n", 1e3 * timing.median_s,
-             flags.steps, 100 * timing.spread, images_per_s);
-  fmt::print("  peak memory {} allocated, {} reserved, {} resident in all; first step {:.2f} s\n",
-             format_bytes(stats.peak_allocated_bytes), format_bytes(stats.peak_reserved_bytes),
-             format_bytes(peak_rss_bytes()), timing.first_s);
+  say("{}, batch {} of {}, {}x{}x{}, {} {} on {} with {} threads\n", c.model, c.batch, set.name, set.channels,
+      set.height, set.width, precision, layout, device.str(), num_threads());
+  say("  {:.2f} ms a training step (median of {}, spread {:.1f}%), {:.0f} images/s\n", 1e3 * timing.median_s,
+      flags.steps, 100 * timing.spread, images_per_s);
+  say("  peak memory {} allocated, {} reserved, {} resident in all; first step {:.2f} s\n",
+      format_bytes(stats.peak_allocated_bytes), format_bytes(stats.peak_reserved_bytes), format_bytes(peak_rss_bytes()),
+      timing.first_s);
   if (!watch) return;
-  for (const auto& [bytes, count] : watch->at_peak()) fmt::print("  {:>6} x {}\n", count, format_bytes(bytes));
+  for (const auto& [bytes, count] : watch->at_peak()) say("  {:>6} x {}\n", count, format_bytes(bytes));
 }
 
 void run(BenchFlags flags) {
@@ -192,7 +193,10 @@ void add_bench(CLI::App& app) {
   add_recompute_flag(*command);
   add_graph_flag(*command, flags->config.graph);
   add_device_flags(*command, flags->device);
-  command->callback([flags] { run(*flags); });
+  command->callback([flags] {
+    run(*flags);
+    deliver();
+  });
 }
 
 }  // namespace cuttle::cli

@@ -8,6 +8,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "cli/output.hpp"
 #include "core/text.hpp"
 #include "cpu/cpu_info.hpp"
 #include "cuttle/device.hpp"
@@ -127,7 +128,8 @@ void add_doctor(CLI::App& app) {
     for (auto&& list : {cuda_facts(), library_facts()}) facts.insert(facts.end(), list.begin(), list.end());
     facts.push_back(model_facts());
     facts.push_back(data_facts(*data));
-    for (const Json& fact : facts) fmt::print("{}\n", *json ? to_text(fact) : as_text(fact));
+    for (const Json& fact : facts) say("{}\n", *json ? to_text(fact) : as_text(fact));
+    deliver();
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "cli/output.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "io/json.hpp"
@@ -67,25 +68,25 @@ Json to_json(const train::Evaluation& e, const train::ModelSpec& spec, double se
 }
 
 void print_classes(const train::Evaluation& e, const train::ModelSpec& spec) {
-  fmt::print("\n{:<20} {:>8} {:>10} {:>8} {:>8}\n", "class", "images", "precision", "recall", "f1");
+  say("\n{:<20} {:>8} {:>10} {:>8} {:>8}\n", "class", "images", "precision", "recall", "f1");
   for (std::int64_t k = 0; k < e.classes; ++k) {
     const ClassFigures f = figures_of(e, k);
-    fmt::print("{:<20} {:>8} {:>9.2f}% {:>7.2f}% {:>7.2f}%\n", spec.classes[static_cast<std::size_t>(k)], f.images,
-               100 * f.precision, 100 * f.recall, 100 * f.f1);
+    say("{:<20} {:>8} {:>9.2f}% {:>7.2f}% {:>7.2f}%\n", spec.classes[static_cast<std::size_t>(k)], f.images,
+        100 * f.precision, 100 * f.recall, 100 * f.f1);
   }
 }
 
 void print_confusion(const train::Evaluation& e, const train::ModelSpec& spec) {
-  fmt::print("\ntrue class \\ predicted\n{:<12}", "");
-  for (const std::string& name : spec.classes) fmt::print(" {:>6.6}", name);
-  fmt::print("\n");
+  say("\ntrue class \\ predicted\n{:<12}", "");
+  for (const std::string& name : spec.classes) say(" {:>6.6}", name);
+  say("\n");
   for (std::int64_t k = 0; k < e.classes; ++k) {
-    fmt::print("{:<12.12}", spec.classes[static_cast<std::size_t>(k)]);
+    say("{:<12.12}", spec.classes[static_cast<std::size_t>(k)]);
     for (std::int64_t predicted = 0; predicted < e.classes; ++predicted) {
       const std::int64_t n = e.count(k, predicted);
-      fmt::print(" {:>6}", n == 0 ? std::string(".") : fmt::format("{}", n));
+      say(" {:>6}", n == 0 ? std::string(".") : fmt::format("{}", n));
     }
-    fmt::print("\n");
+    say("\n");
   }
 }
 
@@ -108,11 +109,11 @@ void run(const EvalFlags& flags) {
                                   .value();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (flags.device.json) {
-    fmt::print("{}\n", to_text(to_json(e, trained.spec, seconds, memory::allocator(device).stats())));
+    say("{}\n", to_text(to_json(e, trained.spec, seconds, memory::allocator(device).stats())));
     return;
   }
-  fmt::print("{} on {}: accuracy {:.2f}% ({} of {}), loss {:.4f}, {:.1f} s\n", file.file, set.name, 100 * e.accuracy(),
-             e.correct, e.images, e.loss, seconds);
+  say("{} on {}: accuracy {:.2f}% ({} of {}), loss {:.4f}, {:.1f} s\n", file.file, set.name, 100 * e.accuracy(),
+      e.correct, e.images, e.loss, seconds);
   print_classes(e, trained.spec);
   if (e.classes <= kWidestConfusion) print_confusion(e, trained.spec);
 }
@@ -127,7 +128,10 @@ void add_eval(CLI::App& app) {
   command->add_option("--model", flags->model, "architecture, where the file does not say it");
   add_batch_flag(*command, flags->batch, "images in memory at once");
   add_device_flags(*command, flags->device);
-  command->callback([flags] { run(*flags); });
+  command->callback([flags] {
+    run(*flags);
+    deliver();
+  });
 }
 
 }  // namespace cuttle::cli

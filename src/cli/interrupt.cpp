@@ -36,8 +36,6 @@ void catch_interrupts() {
   action.sa_flags |= static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  action.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &action, nullptr);
 }
 
 int stop_signal() { return asked_by; }

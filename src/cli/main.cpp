@@ -1,13 +1,9 @@
 #include <fmt/format.h>
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cstdio>
-#include <iostream>
 #include <new>
 
 #include "cli/commands.hpp"
+#include "cli/output.hpp"
 #include "cli/suggest.hpp"
 #include "cli/values.hpp"
 #include "cuttle/error.hpp"
@@ -18,38 +14,28 @@ namespace {
 enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kOutOfMemory = 3, kBadInput = 4 };
 
 int report(const cuttle::Error& error, ExitCode code) {
-  fmt::print(stderr, "cuttle: {}\n", error.what());
+  cuttle::cli::output().flush();
+  cuttle::cli::warn("cuttle: {}", error.what());
   return code;
 }
 
-int report_lost_output() {
-  return report(cuttle::IoError("stdout cannot be written: it is full or closed, and output is lost",
-                                "check the space left where it leads, or the program that reads it"),
-                kFailed);
-}
-
-/// A file opened in place of a closed standard stream would get what is meant for that stream.
-void occupy_standard_streams() {
-  while (true) {
-    const int descriptor = open("/dev/null", O_RDONLY);  // where writing fails, as it should
-    if (descriptor > STDERR_FILENO) close(descriptor);
-    if (descriptor < 0 || descriptor > STDERR_FILENO) return;
+/// Runs the command on the line, or prints the help that it asks for.
+void execute(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    app.exit(help, cuttle::cli::output());
+    cuttle::cli::deliver();
   }
-}
-
-bool all_output_arrived() {
-  std::cout.flush();
-  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
 }
 
 int run(CLI::App& app, int argc, char** argv) {
   try {
-    app.parse(argc, argv);
+    execute(app, argc, argv);
     return kDone;
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
     return report(cuttle::cli::usage_error(app, error), kUsage);
   } catch (const cuttle::UsageError& error) {
     return report(error, kUsage);
@@ -66,7 +52,6 @@ int run(CLI::App& app, int argc, char** argv) {
                                            "take a smaller --batch or --size, or end other programs"),
                   kOutOfMemory);
   } catch (const std::exception& error) {
-    if (std::ferror(stdout) != 0) return report_lost_output();
     return report(cuttle::Error(error.what()), kFailed);
   }
 }
@@ -74,7 +59,7 @@ int run(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  occupy_standard_streams();
+  cuttle::cli::prepare_streams();
   CLI::App app("Trains convolutional image classifiers", "cuttle");
   app.set_version_flag("--version", fmt::format("cuttle {}", cuttle::kVersion));
   app.require_subcommand(1);
@@ -89,6 +74,5 @@ int main(int argc, char** argv) {
   cuttle::cli::add_bench(app);
   cuttle::cli::add_doctor(app);
   cuttle::cli::refuse_bad_values(app);
-  const int code = run(app, argc, argv);
-  return code == kDone && !all_output_arrived() ? report_lost_output() : code;
+  return run(app, argc, argv);
 }

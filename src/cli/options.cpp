@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "cli/output.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/models.hpp"
@@ -99,7 +100,7 @@ void add_recompute_flag(CLI::App& command) {
 
 void say_if_no_gpu(const std::string& device_flag) {
   if (device_flag == "auto" && devices(DeviceKind::cuda).empty()) {
-    fmt::print(stderr, "no GPU is used: {}; computing on the CPU\n", why_no_cuda());
+    warn("no GPU is used: {}; computing on the CPU", why_no_cuda());
   }
 }
 

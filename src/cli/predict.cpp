@@ -11,6 +11,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/options.hpp"
+#include "cli/output.hpp"
 #include "cli/picture_art.hpp"
 #include "cuttle/autograd.hpp"
 #include "cuttle/error.hpp"
@@ -70,8 +71,7 @@ void warn_if_inverted(const Subject& subject, const train::ModelSpec& spec) {
   const auto& pixels = subject.picture.pixels;
   const double mean = std::accumulate(pixels.begin(), pixels.end(), 0.0) / (255.0 * static_cast<double>(pixels.size()));
   if (mean > 0.5) {
-    fmt::print(stderr, "{} is mostly light, but the model was trained on light shapes on dark ground: try --invert\n",
-               subject.file);
+    warn("{} is mostly light, but the model was trained on light shapes on dark ground: try --invert", subject.file);
   }
 }
 
@@ -102,12 +102,12 @@ void print(const Subject& subject, const std::vector<Candidate>& top, bool json,
     Json line = {{"file", subject.file}, {"top", Json::array()}};
     if (subject.label) line["label"] = *subject.label;
     for (const Candidate& c : top) line["top"].push_back({{"class", c.name}, {"probability", c.probability}});
-    fmt::print("{}\n", to_text(line));
+    say("{}\n", to_text(line));
     return;
   }
-  if (show) fmt::print("{}", draw(subject.picture, isatty(STDOUT_FILENO) != 0));
-  fmt::print("{}{}\n", subject.file, subject.label ? fmt::format(" (labelled {})", *subject.label) : "");
-  for (const Candidate& c : top) fmt::print("  {:<20} {:>7.3f}%\n", c.name, 100 * c.probability);
+  if (show) say("{}", draw(subject.picture, isatty(STDOUT_FILENO) != 0));
+  say("{}{}\n", subject.file, subject.label ? fmt::format(" (labelled {})", *subject.label) : "");
+  for (const Candidate& c : top) say("  {:<20} {:>7.3f}%\n", c.name, 100 * c.probability);
 }
 
 void run(const PredictFlags& flags) {
@@ -129,6 +129,7 @@ void run(const PredictFlags& flags) {
   const bool show = flags.show || (small && isatty(STDOUT_FILENO));
   const auto answer = [&](const Subject& subject) {
     print(subject, predict(trained, subject.picture, flags.top, device), flags.device.json, show);
+    deliver();
   };
   if (flags.index) answer(from_set(*set, *flags.index, set->name));
   for (const std::string& picture : flags.files) answer(from_file(picture, trained.spec, flags.invert));

@@ -3,8 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "cli/commands.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/options.hpp"
+#include "cli/output.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/models.hpp"
 #include "report/report.hpp"
@@ -103,6 +105,10 @@ std::string quoted(const std::string& word) {
   return result + "'";
 }
 
+std::string resume_command(const TrainFlags& flags, const std::string& out) {
+  return quoted(flags.program) + " train --resume " + quoted(out);
+}
+
 int terminal_columns() {
   if (!isatty(STDOUT_FILENO)) return 0;
   winsize size{};
@@ -111,19 +117,19 @@ int terminal_columns() {
 }
 
 std::unique_ptr<train::EventSink> make_console(const TrainFlags& flags, const std::string& out) {
-  if (flags.device.json) return std::make_unique<train::JsonSink>(std::cout);
+  if (flags.device.json) return std::make_unique<train::JsonSink>(output());
   return std::make_unique<train::ConsoleSink>(
-      std::cout,
-      train::ConsoleSink::Options{.columns = terminal_columns(),
-                                  .resume_command = quoted(flags.program) + " train --resume " + quoted(out)});
+      output(),
+      train::ConsoleSink::Options{.columns = terminal_columns(), .resume_command = resume_command(flags, out)});
 }
 
-/// Says on stderr where a run went that was in the way.
-class PreviousRunNotice final : public train::EventSink {
+/// Says on stderr what people have to know.
+class Notices final : public train::EventSink {
  public:
+  void noticed(const std::string& text) override { warn("{}", text); }
   void started(const train::StartEvent& event) override {
     if (event.previous_run.empty()) return;
-    fmt::print(stderr, "{} held a run; it is now in {}\n", event.out, event.previous_run);
+    warn("{} held a run; it is now in {}", event.out, event.previous_run);
   }
 };
 
@@ -146,16 +152,26 @@ void say_if_stretched(const train::RunState& state, const train::TrainConfig& ne
   const train::TrainConfig& started = state.config;
   if (next.epochs == started.epochs || next.schedule == train::ScheduleKind::constant) return;
   const std::int64_t step = state.progress.step;
-  fmt::print(stderr,
-             "the {} schedule now spans {} epochs, not {}: lr was {:.3g} at step {}, and is {:.3g} at the next\n",
-             train::name_of(next.schedule), next.epochs.value(), started.epochs.value(),
-             train::make_schedule(started, state.train_images)(std::max<std::int64_t>(0, step - 1)), step,
-             train::make_schedule(next, state.train_images)(step));
+  warn("the {} schedule now spans {} epochs, not {}: lr was {:.3g} at step {}, and is {:.3g} at the next",
+       train::name_of(next.schedule), next.epochs.value(), started.epochs.value(),
+       train::make_schedule(started, state.train_images)(std::max<std::int64_t>(0, step - 1)), step,
+       train::make_schedule(next, state.train_images)(step));
 }
 
-/// Tells the shell that a signal cut the run short, as it would see if the signal had ended the process.
-void conclude(const train::EndEvent& end) {
-  if (end.ending == train::Ending::interrupted && stop_signal() != 0) throw CLI::RuntimeError(128 + stop_signal());
+bool reader_is_gone() { return output_error() == EPIPE; }
+
+/// A run that was cut short ends with the code that a shell gives to a process that the signal ended.
+void conclude(const train::EndEvent& end, const std::string& resume_command) {
+  const bool cut_short = end.ending == train::Ending::interrupted;
+  if (cut_short && stop_signal() != 0) throw CLI::RuntimeError(128 + stop_signal());
+  output().flush();
+  if (output_error() == 0) return;
+  const std::string lost = fmt::format("stdout cannot be written ({})", std::strerror(output_error()));
+  if (cut_short) {
+    throw IoError(fmt::format("{}, so the run was stopped, and saved after step {}", lost, end.step),
+                  "to go on: " + resume_command);
+  }
+  warn("{}: what was to be printed is lost, the run in {} is whole", lost, end.out);
 }
 
 void run(TrainFlags flags, const std::vector<std::string>& given) {
@@ -185,15 +201,15 @@ void run(TrainFlags flags, const std::vector<std::string>& given) {
   train::MetricsFile metrics(train::metrics_file_of(out), state ? train::metrics_file_of(flags.resume) : std::string());
   report::ReportSink report(train::report_file_of(out), train::metrics_file_of(out), test_set);
   const std::unique_ptr<train::EventSink> console = make_console(flags, out);
-  PreviousRunNotice notice;
+  Notices notices;
   train::Trainer::Options options{.out = out,
-                                  .sinks = {&notice, &metrics, &report, console.get()},
-                                  .stop_requested = [] { return stop_signal() != 0 || !std::cout; },
+                                  .sinks = {&notices, &metrics, &report, console.get()},
+                                  .stop_requested = [] { return stop_signal() != 0 || reader_is_gone(); },
                                   .continues = state && same_folder(out, flags.resume)};
   try {
     const train::EndEvent end = state ? train::Trainer(*state, train_set, test_set, std::move(options)).run()
                                       : train::Trainer(config, train_set, test_set, std::move(options)).run();
-    conclude(end);
+    conclude(end, resume_command(flags, out));
   } catch (const ShapeError& error) {
     throw unsuitable_size(config.model, train_set.height, error);
   }

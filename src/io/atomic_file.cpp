@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cuttle/error.hpp"
+#include "io/write_all.hpp"
 
 namespace cuttle {
 
@@ -27,6 +28,12 @@ int sync_folder_of(const std::string& file) {
   const int error = ::fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
   ::close(descriptor);
   return error;
+}
+
+const char* hint_for(int error) {
+  if (error == ENOSPC || error == EDQUOT) return "free some space; the old file is untouched";
+  if (error == EFBIG) return "raise the limit on the size of files (ulimit -f); the old file is untouched";
+  return "check that the folder is there and can be written";
 }
 
 }  // namespace
@@ -66,20 +73,11 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const char* what, int error) const {
-  const char* hint = error == ENOSPC || error == EDQUOT ? "free some space; the old file is untouched"
-                                                        : "check that the folder is there and can be written";
-  throw IoError(fmt::format("'{}' could not be {}: {}", temporary_, what, std::strerror(error)), hint);
+  throw IoError(fmt::format("'{}' could not be {}: {}", temporary_, what, std::strerror(error)), hint_for(error));
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  const char* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(descriptor_, next, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("written", errno);
-    next += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
+  if (const int error = write_all(descriptor_, {static_cast<const char*>(data), bytes})) fail("written", error);
 }
 
 void AtomicFile::commit() {

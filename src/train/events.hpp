@@ -62,6 +62,8 @@ struct EndEvent {
 class EventSink {
  public:
   virtual ~EventSink() = default;
+  /// A sentence about what goes another way than people expect; comes at any time.
+  virtual void noticed(const std::string&) {}
   virtual void started(const StartEvent&) {}
   virtual void stepped(const StepEvent&) {}
   /// Before the state of this epoch is saved: for records that a resumed run cuts back to its state. What throws here

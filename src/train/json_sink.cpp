@@ -150,7 +150,8 @@ void MetricsFile::started(const StartEvent& event) {
 void MetricsFile::check() const {
   if (!out_)
     throw IoError(fmt::format("{} cannot be written", file_),
-                  "check the space left on the disk; the last saved state is intact");
+                  "check the space left on the disk and the limit on the size of files (ulimit -f); the last saved "
+                  "state is intact");
 }
 
 void MetricsFile::flush() {

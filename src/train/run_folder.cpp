@@ -56,11 +56,21 @@ int open_lock(const std::string& folder) {
   return descriptor;
 }
 
+/// What NFS, Lustre and others answer where nobody has set up locks.
+bool is_without_locks(const std::error_code& error) {
+  return error == std::errc::no_lock_available || error == std::errc::function_not_supported ||
+         error == std::errc::operation_not_supported || error == std::errc::not_supported;
+}
+
 }  // namespace
 
 RunLock::RunLock(const std::string& folder) : descriptor_(open_lock(folder)) {
   if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
   const std::error_code error = last_error();
+  if (is_without_locks(error)) {
+    why_unguarded_ = error.message();
+    return;
+  }
   close(descriptor_);
   if (error == std::errc::operation_would_block) {
     throw UsageError(fmt::format("another run is using the folder {}", folder),

@@ -11,16 +11,19 @@ std::string metrics_file_of(const std::string& folder);  ///< DIR/metrics.jsonl
 std::string report_file_of(const std::string& folder);   ///< DIR/report.html
 
 /// Keeps other processes out of a run's folder while it lives; makes the folder. Throws UsageError where another run
-/// holds it, IoError where it cannot be made.
+/// holds it, IoError where it cannot be made. On a file system without locks it keeps nobody out.
 class RunLock {
  public:
   explicit RunLock(const std::string& folder);
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
+  /// Why nobody is kept out; empty: everybody is.
+  const std::string& why_unguarded() const { return why_unguarded_; }
 
  private:
   int descriptor_;
+  std::string why_unguarded_;
 };
 
 /// Makes the folder and puts the state that `save` writes into it. A run that lies there goes to DIR/previous, in place

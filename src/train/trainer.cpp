@@ -131,6 +131,10 @@ Trainer::Trainer(const RunState& state, const data::ImageSet& train_set, const d
 
 EndEvent Trainer::run() {
   const RunLock lock(options_.out);
+  if (!lock.why_unguarded().empty()) {
+    notice(fmt::format("nothing guards {} against a second run: its file system has no locks ({})", options_.out,
+                       lock.why_unguarded()));
+  }
   // A folder that cannot be written is found out now, and there is a state to go back to.
   StartEvent start = start_event();
   if (options_.continues) {
@@ -191,8 +195,12 @@ void Trainer::queue_step() {
   stepper_->step(step.window, step.lr);
   queued_.push_back(std::move(step));
   if (const std::string& why = stepper_->why_not_captured(); !told && !why.empty()) {
-    fmt::print(stderr, "steps are not recorded as a CUDA graph: {}; going on without\n", why);
+    notice(fmt::format("steps are not recorded as a CUDA graph: {}; going on without", why));
   }
+}
+
+void Trainer::notice(const std::string& text) {
+  for (EventSink* sink : options_.sinks) sink->noticed(text);
 }
 
 void Trainer::measure_time() {

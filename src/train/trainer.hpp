@@ -67,6 +67,7 @@ class Trainer {
   /// Trains until the end of the epoch, the limit or a request to stop.
   void train_epoch();
   void queue_step();
+  void notice(const std::string& text);
   void take_result(const StepResult& result);
   /// Waits for the results of all steps.
   void drain();
