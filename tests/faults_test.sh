@@ -111,6 +111,19 @@ for fault in closed full gone; do
   check "stderr $fault: Ctrl-C saves" stopped_by INT 130 $fault-stderr
 done
 
+# Commands that keep nothing are simply ended.
+ended_by() {
+  local status=0
+  env --default-signal="$1" "$cuttle" bench --size 8 --device cpu --steps 1000000000 >"$work/stdout" 2>"$work/stderr" &
+  until [ "/proc/$!/exe" -ef "$cuttle" ]; do kill -0 $! || return 1; done
+  kill "-$1" $!
+  wait $! || status=$?
+  [ "$status" = "$2" ] && [ ! -s "$work/stderr" ]
+}
+check "Ctrl-C ends bench" ended_by INT 130
+check "and so does a terminate signal" ended_by TERM 143
+check "and a hang-up" ended_by HUP 129
+
 # Ctrl-C ends `| tee` too, and with it both streams.
 with_its_reader() {
   local out=$work/tee line status=0
