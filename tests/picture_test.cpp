@@ -78,6 +78,17 @@ TEST_CASE("a PNG with a changed byte is an error") {
   }
 }
 
+TEST_CASE("a PNG with changed bytes and checksums that match is decoded or refused, never a crash") {
+  for (const std::string name : {"palette.png", "palette_index_beyond.png", "rgba.png", "grey16.png"}) {
+    const Bytes whole = golden_bytes(name);
+    for (std::size_t at = 8; at < whole.size(); ++at) {
+      Bytes changed = whole;
+      changed[at] ^= static_cast<std::uint8_t>(1 + at % 255);
+      check_survives(resealed(changed));
+    }
+  }
+}
+
 TEST_CASE("a JPEG or BMP with changed bytes is decoded or refused, never a crash") {
   for (const std::string name : {"baseline.jpg", "progressive.jpg", "rgb.bmp"}) {
     const Bytes whole = golden_bytes(name);

@@ -46,4 +46,17 @@ class PngFile {
   std::vector<std::uint8_t> bytes_{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 };
 
+/// The PNG with checksums that match whatever its chunks hold by now.
+inline std::vector<std::uint8_t> resealed(std::vector<std::uint8_t> png) {
+  for (std::size_t at = 8; at + 12 <= png.size();) {
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < 4; ++i) length = length << 8 | png[at + i];
+    if (length > png.size() - at - 12) break;
+    const auto crc = static_cast<std::uint32_t>(crc32_z(0, png.data() + at + 4, length + 4));
+    for (std::size_t i = 0; i < 4; ++i) png[at + 8 + length + i] = static_cast<std::uint8_t>(crc >> (24 - 8 * i));
+    at += length + 12;
+  }
+  return png;
+}
+
 }  // namespace cuttle
