@@ -114,7 +114,7 @@ Outcome run_steps(std::int64_t images, std::int64_t accumulate, bool capture) {
       const std::int64_t last = std::min(first + accumulate, loader.batches());
       stepper.step(
           {.batches = last - first,
-           .images = std::min(last * 8, images) - first * 8,
+           .images = (last == loader.batches() ? images : last * 8) - first * 8,
            .load = [&](std::int64_t b, const data::Batch& into) { return loader.load(epoch, first + b, into); }},
           0.01 * static_cast<double>(1 + (first + epoch) % 3));
       if (first % 4 == 0) take(false);
@@ -148,6 +148,17 @@ TEST_CASE("replayed steps give the bits of steps run op by op: new batches, rate
   CHECK(recordings == 1);
   CHECK(replays == 12);  // 15 full windows, 3 of which came before the recording
   check_same(recorded, plain);
+}
+
+TEST_CASE("a last batch that one image more has joined neither replaces nor delays the recorded step") {
+  for (const std::int64_t images : {41, 17}) {  // five batches an epoch, and two: the last one of 9
+    const Outcome plain = run_steps(images, 1, false);
+    const CaptureScope scope(imitate);
+    const Outcome recorded = run_steps(images, 1, true);
+    CHECK(recordings == (images == 41 ? 1 : 0));
+    CHECK(replays == (images == 41 ? 9 : 0));  // 12 full windows, 3 of which came before the recording
+    check_same(recorded, plain);
+  }
 }
 
 TEST_CASE("windows of several batches are recorded whole") {

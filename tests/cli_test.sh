@@ -205,5 +205,10 @@ check "bench takes images of a data set" bench_says '"data":"mnist"' --data data
 check "bench lists the blocks of the peak" bench_says '"at_peak":[{"bytes":' --at-peak
 check "bench on data that is not there" ends 4 "$work/nowhere" "$cuttle" bench --data "$work/nowhere"
 check "bench with a batch above the set" ends 2 "60000 images" "$cuttle" bench --data data/mnist --batch 60001
+for command in bench "train --data synthetic --out $work/none"; do
+  # shellcheck disable=SC2086
+  check "a batch of one image for a model that cannot learn from it: ${command%% *}" ends 2 "--batch 1 is not possible for resnet18" \
+    "$cuttle" $command --model resnet18 --size 28 --batch 1
+done
 check "doctor says why there is no GPU, or names it" grep -qE '"reason":"[^"]|"device":"cuda' <("$cuttle" doctor --json)
 finish

@@ -107,6 +107,31 @@ TEST_CASE("an epoch takes every image once, the last batch being what is left") 
   CHECK(epoch_order(Loader(set, {.batch = 10}), 5) == all);
 }
 
+TEST_CASE("a single image that is left joins the batch before it, in every size of set and batch") {
+  for (std::int64_t images = 1; images <= 20; ++images) {
+    const ImageSet set = numbered(images);
+    for (std::int64_t batch = 1; batch <= images; ++batch) {
+      CAPTURE(images);
+      CAPTURE(batch);
+      const Loader loader(set, {.batch = batch, .shuffle = true});
+      std::vector<std::int64_t> seen;
+      for (std::int64_t b = 0; b < loader.batches(); ++b) {
+        const std::vector<std::int64_t> indices = loader.indices(0, b);
+        const auto size = static_cast<std::int64_t>(indices.size());
+        const bool last = b + 1 == loader.batches();
+        CHECK((size == batch || (last && size > 1 && size <= batch + 1)));
+        CHECK(loader.load(0, b).images.size(0) == size);
+        seen.insert(seen.end(), indices.begin(), indices.end());
+      }
+      std::ranges::sort(seen);
+      std::vector<std::int64_t> all(static_cast<std::size_t>(images));
+      std::iota(all.begin(), all.end(), 0);
+      CHECK(seen == all);
+      CHECK(Loader(set, {.batch = batch, .drop_last = true}).batches() == images / batch);
+    }
+  }
+}
+
 TEST_CASE("the order depends on seed and epoch alone") {
   const ImageSet set = numbered(100);
   const Loader a(set, {.batch = 7, .shuffle = true, .seed = 1}), b(set, {.batch = 32, .shuffle = true, .seed = 1});

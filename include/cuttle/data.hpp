@@ -75,8 +75,8 @@ struct LoaderOptions {
 
 /// Batches of an image set, epoch by epoch: `for (auto [images, labels] : loader)` runs one epoch; the next loop runs
 /// the next one in another order. The order depends on (seed, epoch) alone, so (epoch, b) is all that a resumed run
-/// needs. Without drop_last the last batch is what is left. The set must outlive the loader; one thread at a time may
-/// use it.
+/// needs. Without drop_last the last batch is what is left, and a single image that is left joins the batch before it,
+/// since batch norm cannot learn from one. The set must outlive the loader; one thread at a time may use it.
 class Loader {
  public:
   /// Throws UsageError if batch < 1 or larger than the set (which an empty set always is), or on an impossible number

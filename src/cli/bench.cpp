@@ -18,6 +18,7 @@
 #include "cuttle/random.hpp"
 #include "io/json.hpp"
 #include "memory/peak_watch.hpp"
+#include "train/batch_of_one.hpp"
 #include "train/config.hpp"
 #include "train/stepper.hpp"
 
@@ -95,14 +96,17 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   train::TrainConfig& c = flags.config;
   const data::ImageSet set = images_for(flags, images);
   train::resolve_for(c, set.size());
+  const train::ModelSpec spec = train::spec_for(c.model, set);
+  train::check_batch_of_one(c, spec);
 
   const auto start = Clock::now();
   manual_seed(c.seed);
-  const std::unique_ptr<nn::Module> module = train::make_module(train::spec_for(c.model, set));
+  const std::unique_ptr<nn::Module> module = train::make_module(spec);
   module->to(device);
   const std::unique_ptr<optim::Optimizer> optimizer = train::make_optimizer(c, *module);
   const data::Batch batch =
-      data::Loader(set, {.batch = c.batch, .device = device, .dtype = train::dtype_of(c.precision)}).load(0, 0);
+      data::Loader(set, {.batch = c.batch, .drop_last = true, .device = device, .dtype = train::dtype_of(c.precision)})
+          .load(0, 0);
   const train::Window window{
       .batches = 1, .images = c.batch, .load = [&](std::int64_t, const data::Batch&) { return batch; }};
   train::Stepper stepper(*module, *optimizer,

@@ -44,7 +44,7 @@ void add_flags(CLI::App& command, TrainFlags& flags) {
 
   command.add_option("--epochs", c.epochs, "times to go through the training images; default: 2");
   command.add_option("--steps", c.steps, "end after so many optimizer steps; the schedule stays that of --epochs");
-  add_batch_flag(command, c.batch, "images in memory at once");
+  add_batch_flag(command, c.batch, "images in memory at once; a single image left over joins the last");
   command.add_option("--accumulate", c.accumulate, "batches that make one optimizer step")->capture_default_str();
   command.add_option("--optimizer", flags.optimizer, "sgd or adamw")->capture_default_str();
   command.add_option("--lr", c.lr, "highest learning rate; default: 0.05 for sgd, 0.002 for adamw");

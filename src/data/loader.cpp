@@ -10,6 +10,7 @@
 #include "cuttle/data.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/threads.hpp"
+#include "data/batch_count.hpp"
 #include "data/gatherer.hpp"
 #include "kernels.hpp"
 #include "ops/elementwise.hpp"
@@ -81,7 +82,7 @@ Loader::Loader(Loader&&) noexcept = default;
 Loader& Loader::operator=(Loader&&) noexcept = default;
 
 std::int64_t Loader::batches() const {
-  return (set_->size() + (options_.drop_last ? 0 : options_.batch - 1)) / options_.batch;
+  return options_.drop_last ? set_->size() / options_.batch : batch_count(set_->size(), options_.batch);
 }
 
 const std::vector<std::int64_t>& Loader::order(std::int64_t epoch) const {
@@ -96,7 +97,8 @@ std::vector<std::int64_t> Loader::indices(std::int64_t epoch, std::int64_t b) co
   if (epoch < 0 || b < 0 || b >= batches()) {
     throw UsageError(fmt::format("there is no batch {} in epoch {}: an epoch has {}", b, epoch, batches()));
   }
-  const std::int64_t begin = b * options_.batch, end = std::min(begin + options_.batch, set_->size());
+  const bool takes_rest = !options_.drop_last && b + 1 == batches();
+  const std::int64_t begin = b * options_.batch, end = takes_rest ? set_->size() : begin + options_.batch;
   std::vector<std::int64_t> result(static_cast<std::size_t>(end - begin));
   if (options_.shuffle) {
     std::copy_n(order(epoch).begin() + begin, end - begin, result.begin());

@@ -14,6 +14,7 @@
 
 #include "cuttle/error.hpp"
 #include "cuttle/threads.hpp"
+#include "data/batch_count.hpp"
 #include "io/json.hpp"
 
 namespace cuttle::train {
@@ -257,7 +258,7 @@ TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted
 }
 
 std::int64_t steps_per_epoch(const TrainConfig& c, std::int64_t train_images) {
-  return ceil_div(ceil_div(train_images, c.batch), c.accumulate);
+  return ceil_div(data::batch_count(train_images, c.batch), c.accumulate);
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const TrainConfig& c, const nn::Module& module) {

@@ -88,16 +88,19 @@ void Stepper::run(const Window& window) {
 
 bool Stepper::wants_capture(const Window& window) {
   if (!options_.capture || graph_ || !why_not_captured_.empty() || !backend(device_.kind).capture) return false;
-  if (window.images < images_) return false;  // the last of an epoch
-  if (window.images != images_ || window.batches != batches_) repeats_ = 0;
-  images_ = window.images;
-  batches_ = window.batches;
+  const Size size{window.batches, window.images};
+  const bool again = std::exchange(latest_, size) == size;
+  if (size != usual_) {
+    if (repeats_ > 0 && !again) return false;  // the last of an epoch, which may be smaller or larger
+    usual_ = size;
+    repeats_ = 0;
+  }
   return repeats_++ >= kWarmUpSteps;
 }
 
 bool Stepper::fits_graph(const Window& window) const {
   const PhiloxKey now = default_generator().state();
-  return window.images == images_ && window.batches == batches_ && now.seed == recorded_from_.seed &&
+  return Size{window.batches, window.images} == usual_ && now.seed == recorded_from_.seed &&
          now.stream == recorded_from_.stream;
 }
 

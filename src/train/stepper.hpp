@@ -77,8 +77,10 @@ class Stepper {
   std::vector<data::Batch> inputs_;  ///< that the recorded step reads
   PhiloxKey recorded_from_;
   std::uint64_t recorded_draws_ = 0;
-  Fingerprint parameters_;  ///< as the latest step left them
-  std::int64_t batches_ = 0, images_ = 0, repeats_ = 0;
+  Fingerprint parameters_;                             ///< as the latest step left them
+  using Size = std::pair<std::int64_t, std::int64_t>;  ///< batches and images of a window
+  Size usual_, latest_;
+  std::int64_t repeats_ = 0;
   std::string why_not_captured_;
 };
 

@@ -8,6 +8,7 @@
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/random.hpp"
+#include "train/batch_of_one.hpp"
 #include "train/divergence.hpp"
 #include "train/run_folder.hpp"
 
@@ -89,6 +90,7 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
                           .dtype = dtype_of(config_.precision),
                           .crop_flip = config_.augment == Augment::crop_flip}) {
   check_test_set(spec_, test_set_);
+  check_batch_of_one(config_, spec_);
   config_.size = spec_.size;
   manual_seed(config_.seed);
   module_ = make_module(spec_);
@@ -183,7 +185,7 @@ Window Trainer::next_window() const {
   const std::int64_t first = (progress_.step_in_epoch + queued()) * config_.accumulate;
   const std::int64_t last = std::min(first + config_.accumulate, loader_.batches());
   return {.batches = last - first,
-          .images = std::min(last * config_.batch, train_set_.size()) - first * config_.batch,
+          .images = (last == loader_.batches() ? train_set_.size() : last * config_.batch) - first * config_.batch,
           .load = [this, epoch = progress_.epoch, first](std::int64_t b, const data::Batch& into) {
             return loader_.load(epoch, first + b, into);
           }};
