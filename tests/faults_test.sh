@@ -149,22 +149,38 @@ hang_up_ignored() {
 }
 check "a hang-up under nohup changes nothing" hang_up_ignored
 
-# The run waits for a reader of its stdout that never reads, so that only the second signal can end it.
-twice() {
-  local out=$work/twice line= status=0
+# A pipe that is full from the start: nobody reads what is printed.
+unread() {
+  local out=$work/unread line= status=0
   cp -r "$work/done" "$out"
   mkfifo "$work/full" "$work/errors"
   exec {full}<>"$work/full" {errors}<>"$work/errors"
   head -c 65536 /dev/zero >&"$full"
   "$cuttle" train "${endless[@]}" --out "$out" >&"$full" 2>&"$errors" &
-  local pid=$!
   until [[ $line == *"is now in $out/previous" ]]; do read -r line <&"$errors"; done
+  kill -TERM $!
+  wait $! || status=$?
+  exec {full}>&- {errors}>&-
+  [ "$status" = 143 ] && is_run "$out" 0 && is_run "$out/previous" 6
+}
+check "a signal saves a run whose reader does not read" unread
+
+# The run waits for what a pipe in place of its log of steps will say, so that only the second signal can end it.
+twice() {
+  local out=$work/twice line= status=0
+  cp -r "$work/done" "$out"
+  rm "$out/metrics.jsonl"
+  mkfifo "$out/metrics.jsonl" "$work/said-on-stderr"
+  exec {errors}<>"$work/said-on-stderr"
+  "$cuttle" train --resume "$out" --epochs 100 >"$work/stdout" 2>&"$errors" &
+  local pid=$!
+  exec {log}>"$out/metrics.jsonl" # goes on once the run has opened it
   kill -INT "$pid"
   until [[ $line == finishing* ]]; do read -r line <&"$errors"; done
   kill -INT "$pid"
   wait "$pid" || status=$?
-  exec {full}>&- {errors}>&-
-  [ "$status" = 130 ] && [ ! -e "$out/model.safetensors" ]
+  exec {log}>&- {errors}>&-
+  [ "$status" = 130 ] && [ -p "$out/metrics.jsonl" ]
 }
 check "a second Ctrl-C ends at once" twice
 

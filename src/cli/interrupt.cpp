@@ -1,10 +1,11 @@
 #include "cli/interrupt.hpp"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <string_view>
-
-#include <unistd.h>
 
 namespace cuttle::cli {
 namespace {
@@ -16,7 +17,10 @@ void ask_to_stop(int signal) {
   if (asked_by == 0) asked_by = signal;
   const std::string_view text = signal == SIGHUP ? "\nfinishing this step, then saving\n"
                                                  : "\nfinishing this step, then saving; once more ends at once\n";
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+  pollfd stream{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(&stream, 1, 0) > 0) {
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+  }
   errno = error;
 }
 

@@ -4,16 +4,24 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <streambuf>
 #include <string>
 
+#include "cli/interrupt.hpp"
 #include "cuttle/error.hpp"
-#include "io/write_all.hpp"
+#include "io/write_stream.hpp"
 
 namespace cuttle::cli {
 namespace {
+
+/// A reader that does not read holds the program up, but not one that a signal asked to save and end.
+int write_to(int descriptor, std::string_view text) {
+  return write_stream(
+      descriptor, text, [] { return stop_signal() != 0; }, std::chrono::seconds(2));
+}
 
 class StdoutBuffer final : public std::streambuf {
  public:
@@ -26,7 +34,7 @@ class StdoutBuffer final : public std::streambuf {
     return traits_type::eq_int_type(next, traits_type::eof()) ? traits_type::not_eof(next) : sputc(char(next));
   }
   int sync() override {
-    if (error_ == 0) error_ = write_all(STDOUT_FILENO, {pbase(), static_cast<std::size_t>(pptr() - pbase())});
+    if (error_ == 0) error_ = write_to(STDOUT_FILENO, {pbase(), static_cast<std::size_t>(pptr() - pbase())});
     clear();
     return error_ == 0 ? 0 : -1;
   }
@@ -74,6 +82,6 @@ void deliver() {
                 "check the space left where it leads, or the program that reads it");
 }
 
-void warn_line(std::string_view line) { write_all(STDERR_FILENO, std::string(line) + '\n'); }
+void warn_line(std::string_view line) { write_to(STDERR_FILENO, std::string(line) + '\n'); }
 
 }  // namespace cuttle::cli

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "cuttle/error.hpp"
-#include "io/write_all.hpp"
 
 namespace cuttle {
 
@@ -77,7 +76,14 @@ void AtomicFile::fail(const char* what, int error) const {
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  if (const int error = write_all(descriptor_, {static_cast<const char*>(data), bytes})) fail("written", error);
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, next, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("written", errno);
+    next += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
 }
 
 void AtomicFile::commit() {
