@@ -26,7 +26,7 @@ void Workers::start(std::int64_t parts, std::function<void(std::int64_t)> task) 
     parts_ = parts;
     claimed_ = finished_ = 0;
   }
-  begun_.notify_all();
+  begun_.notify_one();
 }
 
 void Workers::wait() {
@@ -48,6 +48,8 @@ void Workers::run() {
   while (true) {
     begun_.wait(lock, [this] { return claimed_ < parts_ || stop_; });
     if (stop_) return;
+    // Each wakes the next: a short task is done before all are up, and whoever began it has only one to wake.
+    if (claimed_ + 1 < parts_) begun_.notify_one();
     do_part(lock);
   }
 }
