@@ -229,5 +229,7 @@ TEST_CASE("a stepper that is gone leaves no memory in its private pool") {
   const CaptureScope scope(imitate);
   run_steps(45, 1, true);
   empty_cache();
-  for (const memory::SegmentInfo& segment : memory::allocator(kCpu).snapshot()) CHECK(segment.pool == 0);
+  for (const memory::SegmentInfo& segment : memory::allocator(kCpu).snapshot()) {
+    for (const memory::BlockInfo& block : segment.blocks) CHECK(block.pool == 0);
+  }
 }

@@ -192,7 +192,7 @@ TEST_CASE("batches made ahead do not lie in the memory of a recorded step") {
     }
     std::size_t in_pool = 0;
     for (const memory::SegmentInfo& segment : allocator.snapshot()) {
-      for (const memory::BlockInfo& block : segment.blocks) in_pool += segment.pool == pool && block.allocated ? 1 : 0;
+      for (const memory::BlockInfo& block : segment.blocks) in_pool += block.pool == pool && block.allocated ? 1 : 0;
     }
     CHECK(in_pool == 0);
     allocator.release_private_pool(pool);

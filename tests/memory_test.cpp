@@ -163,12 +163,30 @@ TEST_CASE("a block in use when its private pool is released comes back afterward
   check_consistent(allocator);
 }
 
-TEST_CASE("two private pools and the common one stay apart") {
+TEST_CASE("private pools take over what the common one has free, a piece at a time, and give it back") {
   CachingAllocator allocator(card(kGiB));
+  Block* const before = allocator.allocate(8 * kMiB);
+  std::byte* const where = address(before);
+  allocator.free(before);
   const PoolId one = allocator.create_private_pool(), two = allocator.create_private_pool();
   REQUIRE(one != two);
-  for (const PoolId pool : {PoolId{0}, one, two}) allocator.allocate(100, 0, pool);
-  CHECK(allocator.stats().segments == 3);
+  Block* const first = allocator.allocate(3 * kMiB, 0, one);
+  Block* const second = allocator.allocate(4 * kMiB, 0, two);
+  CHECK(address(first) == where);
+  CHECK(address(second) == where + 3 * kMiB);
+  allocator.free(first);
+  allocator.free(second);
+  check_consistent(allocator);
+  // Each for itself, and for the common one what nobody took.
+  CHECK(address(allocator.allocate(4 * kMiB)) == where + 7 * kMiB);
+  CHECK(address(allocator.allocate(2 * kMiB, 0, one)) == where);
+  CHECK(address(allocator.allocate(4 * kMiB, 0, two)) == where + 3 * kMiB);
+  CHECK(allocator.stats().source_allocations == 1);
+  CHECK(address(allocator.allocate(10 * kMiB, 0, one)) != where);
+  CHECK(allocator.stats().source_allocations == 2);
+  allocator.release_private_pool(one);
+  CHECK(address(allocator.allocate(kMiB + 1)) == where + 11 * kMiB);
+  check_consistent(allocator);
 }
 
 TEST_CASE("statistics count blocks, bytes, calls and peaks") {

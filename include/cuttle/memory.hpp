@@ -27,6 +27,21 @@ class MemorySource {
   virtual void deallocate(void* pointer, std::size_t bytes) noexcept = 0;
   virtual std::string name() const = 0;
   virtual std::optional<SourceUsage> usage() const { return std::nullopt; }
+
+  // Where it can, addresses are had apart from memory: what is mapped at neighbouring addresses serves one block, so
+  // that no hole is too small only because it ends where an allocation did. The default cannot.
+
+  struct Addresses {
+    void* begin = nullptr;  ///< null: none are to be had
+    std::size_t bytes = 0;
+  };
+  /// More addresses than the device has memory, aligned to granularity(), with nothing behind them.
+  virtual Addresses reserve() { return {}; }
+  virtual void unreserve(Addresses) noexcept {}  ///< when nothing is mapped there
+  /// Puts memory behind reserved addresses; false where there is no room. Multiples of granularity().
+  virtual bool map(void* /*address*/, std::size_t /*bytes*/) { return false; }
+  virtual void unmap(void* /*address*/, std::size_t /*bytes*/) noexcept {}  ///< what one call of map() got
+  virtual std::size_t granularity() const { return 1; }                     ///< of map(), bytes
 };
 
 /// Host memory, aligned to 256 bytes.
@@ -36,6 +51,11 @@ class HostSource final : public MemorySource {
   void deallocate(void* pointer, std::size_t bytes) noexcept override;
   std::string name() const override { return "host"; }
   std::optional<SourceUsage> usage() const override;
+  Addresses reserve() override;
+  void unreserve(Addresses addresses) noexcept override;
+  bool map(void* address, std::size_t bytes) override;
+  void unmap(void* address, std::size_t bytes) noexcept override;
+  std::size_t granularity() const override;
 };
 
 /// Imitates a card of `capacity` bytes on top of another source.
@@ -46,6 +66,11 @@ class CappedSource final : public MemorySource {
   void deallocate(void* pointer, std::size_t bytes) noexcept override;
   std::string name() const override;
   std::optional<SourceUsage> usage() const override;
+  Addresses reserve() override { return base_->reserve(); }
+  void unreserve(Addresses addresses) noexcept override { base_->unreserve(addresses); }
+  bool map(void* address, std::size_t bytes) override;
+  void unmap(void* address, std::size_t bytes) noexcept override;
+  std::size_t granularity() const override { return base_->granularity(); }
 
  private:
   std::unique_ptr<MemorySource> base_;
@@ -64,7 +89,8 @@ struct Stats {
   std::uint64_t source_allocations = 0, source_frees = 0;  ///< calls that reached the source
   std::uint64_t retries = 0;        ///< times the cache was released because the source had no room
   std::uint64_t out_of_memory = 0;  ///< requests that failed even then
-  std::uint64_t segments = 0, active_blocks = 0, free_blocks = 0;
+  std::uint64_t segments = 0;       ///< pieces that the source gave and has not got back
+  std::uint64_t active_blocks = 0, free_blocks = 0;
   std::uint64_t largest_free_block_bytes = 0;
   /// 1 - largest free block / all free bytes in segments: 0 is one hole, near 1 is dust.
   double fragmentation = 0;
@@ -86,17 +112,18 @@ struct BlockInfo {
   const void* address;
   std::size_t bytes, requested_bytes;
   bool allocated;
+  PoolId pool;
 };
+/// Memory without a gap.
 struct SegmentInfo {
   const void* address;
   std::size_t bytes;
   Stream stream;
-  PoolId pool;
   std::vector<BlockInfo> blocks;  ///< by address
 };
 
-/// Caching allocator after PyTorch's: segments are taken from the source, split into blocks, coalesced on free, and
-/// kept for reuse until empty_cache() or until the source has no room. Thread-safe. Constants and their reasons are in
+/// Caching allocator after PyTorch's: memory is taken from the source, split into blocks, coalesced on free, and kept
+/// for reuse until empty_cache() or until the source has no room. Thread-safe. Constants and their reasons are in
 /// src/memory/caching_allocator.hpp.
 class CachingAllocator {
  public:
@@ -112,14 +139,16 @@ class CachingAllocator {
   static void* pointer(const Block* block) noexcept;
   static std::size_t size(const Block* block) noexcept;
 
-  /// Returns every segment that has no block in use to the source; returns the bytes given back.
+  /// Returns to the source what it gave, as far as no block is in use in it; returns the bytes given back.
   std::uint64_t empty_cache();
   /// Upper bound of reserved bytes; nullopt lifts it. Reserved memory above a new limit is released where it can be.
   void set_limit(std::optional<std::uint64_t> bytes);
   std::optional<std::uint64_t> limit() const;
 
+  /// A pool takes what the common one has free, then memory of its own. Both it keeps: nobody else gets it and
+  /// empty_cache() leaves it where it is.
   PoolId create_private_pool();
-  /// The pool's blocks may be given back once they are free.
+  /// Its memory goes to the common pool, blocks in use when they are free.
   void release_private_pool(PoolId pool);
 
   Stats stats() const;

@@ -1,24 +1,30 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cuttle/memory.hpp"
 
 namespace cuttle::memory {
 
+struct Pool;
 struct Segment;
 
-/// A stretch of a segment: either in use by a caller or in a free list.
+/// A stretch of a segment: in use by a caller, in a free list, or addresses without memory.
 struct Block {
+  enum class State : std::uint8_t { free, allocated, unmapped };
+
   std::byte* address = nullptr;
   std::size_t bytes = 0;
   std::size_t requested_bytes = 0;
   Segment* segment = nullptr;
+  Pool* pool = nullptr;                                  ///< whose it is; null if unmapped
   Block *previous = nullptr, *next = nullptr;            ///< neighbours by address within the segment
   Block *free_previous = nullptr, *free_next = nullptr;  ///< links of the free list
-  bool allocated = false;
+  State state = State::free;
 
-  bool spans_segment() const { return !previous && !next; }
+  std::byte* end() const { return address + bytes; }
 };
 
 /// Recycles Block structs, so that a cached allocation never reaches the system's heap.

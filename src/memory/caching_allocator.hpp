@@ -36,9 +36,19 @@ inline constexpr std::size_t kOwnSegmentRounding = 2 * kMiB;
 
 /// A large segment is at least 1/16 of what is already reserved: holes merge only within a segment, and where every
 /// tensor has its own, batches of changing size leave many that fit nothing. The replay in bench/allocator_bench.cpp
-/// (ResNet-50, batches of 8 to 16) reserves 16% more than its peak in use with this and 135% more without; smaller
-/// divisors leave more of the last segment empty and give empty_cache() less to give back.
+/// (ResNet-50, batches of 8 to 16) reserves 16% more than its peak in use with this and 135% more without (2% where
+/// addresses are reserved); smaller divisors leave more of the last segment empty and give empty_cache() less to give
+/// back.
 inline constexpr std::size_t kGrowthDivisor = 16;
+
+/// Where addresses can be reserved, memory comes in extents of 2 MiB pages, as many as are needed but at least so much,
+/// and at least 1/32 of what is reserved up to then: a call of the source costs some 0.1 ms, and steps of a fixed size
+/// would leave much of a small network's memory empty.
+inline constexpr std::size_t kLeastExtent = 2 * kMiB;
+inline constexpr std::size_t kMostExtraBytes = 20 * kMiB;
+inline constexpr std::size_t kExtentDivisor = 32;
+/// Larger ones are divided: an extent can be given back only when nobody uses any part of it.
+inline constexpr std::size_t kMostExtent = 64 * kMiB;
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
@@ -46,11 +56,18 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
 
 constexpr bool is_small(std::size_t block_bytes) { return block_bytes <= kSmallRequest; }
 
-/// Size of the segment that is asked for where no free block holds `block_bytes` and memory is not short.
+/// Size of the segment that is asked for where no free block holds `block_bytes` and memory is not short, of a source
+/// that cannot reserve addresses.
 constexpr std::size_t segment_bytes(std::size_t block_bytes, std::size_t reserved_bytes) {
   if (is_small(block_bytes)) return kSmallSegment;
   const std::size_t needed = block_bytes < kOwnSegmentRequest ? kLargeSegment : block_bytes;
   return round_up(std::max(needed, reserved_bytes / kGrowthDivisor), kOwnSegmentRounding);
+}
+
+/// Of a source that can: how much memory is added where `needed_bytes` more make room.
+constexpr std::size_t extent_bytes(std::size_t needed_bytes, bool is_small, std::size_t reserved_bytes) {
+  const std::size_t extra = is_small ? 0 : std::min(kMostExtraBytes, reserved_bytes / kExtentDivisor);
+  return round_up(std::max(needed_bytes, extra), kLeastExtent);
 }
 
 }  // namespace cuttle::memory

@@ -7,7 +7,7 @@ namespace cuttle::memory {
 PeakWatch::PeakWatch(CachingAllocator& allocator) : allocator_(allocator) {
   for (const SegmentInfo& segment : allocator.snapshot()) {
     for (const BlockInfo& block : segment.blocks) {
-      if (block.allocated) take({Event::Kind::allocate, block.address, block.bytes, segment.stream, segment.pool});
+      if (block.allocated) take({Event::Kind::allocate, block.address, block.bytes, segment.stream, block.pool});
     }
   }
   allocator.set_event_hook([this](const Event& event) { take(event); });

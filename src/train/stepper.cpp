@@ -111,11 +111,8 @@ void Stepper::capture(const Window& window) {
   Window recorded = window;
   recorded.load = [this](std::int64_t b, const data::Batch&) { return inputs_[static_cast<std::size_t>(b)]; };
 
-  // What the steps before have left in the cache would lie idle beside the recorded step's memory.
-  optimizer_.zero_grad();
-  memory::CachingAllocator& allocator = memory::allocator(device_);
-  allocator.empty_cache();
-  pool_ = allocator.create_private_pool();
+  optimizer_.zero_grad();  // the pool takes over what the steps before have left free
+  pool_ = memory::allocator(device_).create_private_pool();
   recorded_from_ = default_generator().state();
   const std::int64_t steps = optimizer_.steps();
   try {

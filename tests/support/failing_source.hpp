@@ -15,16 +15,22 @@ class FailingSource final : public memory::MemorySource {
   FailingSource(std::unique_ptr<memory::MemorySource> base, std::size_t first, std::size_t count = 1)
       : base_(std::move(base)), first_(first), count_(count) {}
 
-  void* allocate(std::size_t bytes) override {
-    ++calls_;
-    const bool fails = calls_ >= first_ && calls_ - first_ < count_;
-    return fails ? nullptr : base_->allocate(bytes);
-  }
+  void* allocate(std::size_t bytes) override { return fails() ? nullptr : base_->allocate(bytes); }
   void deallocate(void* pointer, std::size_t bytes) noexcept override { base_->deallocate(pointer, bytes); }
   std::string name() const override { return "failing " + base_->name(); }
   std::optional<memory::SourceUsage> usage() const override { return base_->usage(); }
+  Addresses reserve() override { return base_->reserve(); }
+  void unreserve(Addresses addresses) noexcept override { base_->unreserve(addresses); }
+  bool map(void* address, std::size_t bytes) override { return !fails() && base_->map(address, bytes); }
+  void unmap(void* address, std::size_t bytes) noexcept override { base_->unmap(address, bytes); }
+  std::size_t granularity() const override { return base_->granularity(); }
 
  private:
+  bool fails() {
+    ++calls_;
+    return calls_ >= first_ && calls_ - first_ < count_;
+  }
+
   std::unique_ptr<memory::MemorySource> base_;
   std::size_t first_, count_, calls_ = 0;
 };
