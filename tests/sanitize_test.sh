@@ -66,4 +66,6 @@ sanitize --tool leakcheck
 check "an unknown tool" says "there is no tool 'leakcheck': it is one of memcheck synccheck racecheck initcheck"
 sanitize --tests '*none*'
 check "no such case" grep -q "no GPU test case matches" "$work/output"
+named=$(sed -n 's/^refused_on_purpose=("\(.*\)")$/\1/p' scripts/sanitize)
+check "the case that the script names is there" grep -rqF "TEST_CASE(\"${named:?}\")" tests/cuda
 finish
