@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuttle/conv.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/ops.hpp"
@@ -202,6 +204,26 @@ class Upload {
   virtual void join() = 0;  ///< work queued from now on sees them; does not wait
 };
 
+/// One convolution, as a slot is called for it: forward (a, b) = (x, w), out = y; backward_data (dy, w), dx;
+/// backward_filter (dy, x), dw.
+struct ConvCall {
+  ConvPass pass;
+  Tensor a, b, out, bias;
+  Conv2dOptions options;
+  bool relu = false, accumulate = false;
+};
+
+/// One algorithm that a backend has for a call.
+struct ConvCandidate {
+  std::string api;          ///< graph, legacy or gemm; own for kernels of ours on the GPU, cpu on the CPU
+  std::string name;         ///< as ConvAlgorithms takes it
+  std::string reason = {};  ///< why it cannot run; empty if it can
+  std::uint64_t workspace_bytes = 0;
+  bool deterministic = true, tensor_cores = false;
+  std::vector<std::string> notes = {};  ///< numerical and behaviour notes, in cuDNN's words in lower case
+  std::function<void()> run = {};       ///< queues the work; empty where there is a reason
+};
+
 /// One kind of device.
 struct Backend {
   Kernels kernels;
@@ -220,6 +242,15 @@ struct Backend {
   /// Starts to fill a tensor from host memory (free to change on return) beside work that is queued before join(),
   /// which must not use it. Null where copy() is all there is.
   std::unique_ptr<Upload> (*upload)(const Tensor& to, const void* from) = nullptr;
+  /// Shows every algorithm that the backend has for a call under the current settings, and drops it behind that: built
+  /// plans take memory. The policy's choice comes first. Ends early where `visit` returns false.
+  void (*conv_candidates)(const ConvCall& call, const std::function<bool(const ConvCandidate&)>& visit) = nullptr;
+  /// Elements of a call's result, computed from the definition in f64, and what out has at these places (indices in the
+  /// order of memory): expected and found are f64[places.size()] on the host.
+  void (*conv_reference)(const ConvCall& call, std::span<const std::int64_t> places, std::span<double> expected,
+                         std::span<double> found) = nullptr;
+  /// Seconds by the device's own clock that what `work` queues takes.
+  double (*time)(int index, const std::function<void()>& work) = nullptr;
   /// Name and version of what the backend stands on, for `cuttle doctor`. May be null.
   std::vector<std::pair<std::string, std::string>> (*facts)() = nullptr;
 };

@@ -449,7 +449,7 @@ TEST_CASE("every setting survives being saved") {
   c.device = "cpu";
   c.precision = Precision::tf32;
   c.augment = Augment::crop_flip;
-  c.conv = ConvPath::gemm;
+  c.conv = ConvPolicy::gemm;
   c.deterministic = true;
   c.workspace_limit = 1 << 19;
   c.memory_limit = 1 << 20;

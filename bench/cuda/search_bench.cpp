@@ -33,7 +33,7 @@ nlohmann::ordered_json json_of(const cuda::SearchRecord& r) {
 void run(const std::string& name, std::int64_t batch, const std::string& precision, const std::string& how) {
   const Device device = best_device();
   set_conv_settings(
-      {.path = how == "heuristic" ? ConvPath::heuristic : ConvPath::measured, .tf32 = precision == "tf32"});
+      {.policy = how == "heuristic" ? ConvPolicy::heuristic : ConvPolicy::measure, .tf32 = precision == "tf32"});
   std::int64_t searches = 0;
   double searched_ms = 0;
   cuda::search_watch() = {.to_the_end = how == "all", .seen = [&](const cuda::SearchRecord& record) {

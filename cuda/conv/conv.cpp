@@ -24,27 +24,29 @@ template <class Work> void for_batches(const Tensor& x, const Tensor& y, Work wo
   for (std::int64_t begin = 0; begin < images; begin += most) work(begin, std::min(images, begin + most));
 }
 
+void run(Pass pass, const ConvOperands& operands, const Conv2dOptions& options, bool accumulate, bool relu = false) {
+  const std::string used =
+      run_convolution(conv_key(conv_settings(), pass, operands, options, accumulate, relu), operands);
+  if (options.choice) options.choice->set_used(pass, used);
+}
+
 void conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& options, bool relu,
             const Tensor& y) {
   for_batches(x, y, [&](std::int64_t begin, std::int64_t end) {
-    const ConvOperands operands{rows(x, begin, end), w, rows(y, begin, end), bias};
-    run_convolution(conv_key(conv_settings(), Pass::forward, operands, options, false, relu), operands);
+    run(Pass::forward, {rows(x, begin, end), w, rows(y, begin, end), bias}, options, false, relu);
   });
 }
 
 void conv2d_backward_data(const Tensor& dy, const Tensor& w, const Conv2dOptions& options, const Tensor& dx) {
   for_batches(dx, dy, [&](std::int64_t begin, std::int64_t end) {
-    const ConvOperands operands{rows(dy, begin, end), w, rows(dx, begin, end), {}};
-    run_convolution(conv_key(conv_settings(), Pass::backward_data, operands, options, false), operands);
+    run(Pass::backward_data, {rows(dy, begin, end), w, rows(dx, begin, end), {}}, options, false);
   });
 }
 
 void conv2d_backward_filter(const Tensor& dy, const Tensor& x, const Conv2dOptions& options, const Tensor& dw,
                             bool accumulate) {
   for_batches(x, dy, [&](std::int64_t begin, std::int64_t end) {
-    const ConvOperands operands{rows(dy, begin, end), rows(x, begin, end), dw, {}};
-    run_convolution(conv_key(conv_settings(), Pass::backward_filter, operands, options, accumulate || begin > 0),
-                    operands);
+    run(Pass::backward_filter, {rows(dy, begin, end), rows(x, begin, end), dw, {}}, options, accumulate || begin > 0);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/check.hpp"
+#include "cuttle/error.hpp"
 
 namespace cuttle::cuda::graph {
 
@@ -185,7 +186,8 @@ EngineConfig::EngineConfig(Descriptor config) : config_(std::move(config)) {
   std::int64_t count = 0;
   CUTTLE_CUDNN(cudnnBackendGetAttribute(config_.get(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                         &count, &raw));
-  name_ = fmt::format("engine:{}", engine.get_int(CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
+  engine_ = engine.get_int(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  name_ = fmt::format("engine:{}", engine_);
 
   notes_.resize(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
   count = 0;
@@ -225,6 +227,72 @@ EngineConfig::EngineConfig(Descriptor config) : config_(std::move(config)) {
 
 bool EngineConfig::has(cudnnBackendNumericalNote_t note) const {
   return std::find(notes_.begin(), notes_.end(), note) != notes_.end();
+}
+
+namespace {
+
+std::vector<Knob> knobs_of(const Descriptor& engine) {
+  std::vector<Descriptor> infos;
+  std::vector<cudnnBackendDescriptor_t> pointers;
+  for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; ++i) {
+    infos.emplace_back(CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR);
+    pointers.push_back(infos.back().get());
+  }
+  std::int64_t count = 0;
+  CUTTLE_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                        CUDNN_KNOB_TYPE_COUNTS, &count, pointers.data()));
+  std::vector<Knob> knobs;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(count, CUDNN_KNOB_TYPE_COUNTS); ++i) {
+    const Descriptor& info = infos[static_cast<std::size_t>(i)];
+    cudnnBackendKnobType_t type{};
+    std::int64_t one = 0;
+    CUTTLE_CUDNN(cudnnBackendGetAttribute(info.get(), CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &one, &type));
+    knobs.push_back({static_cast<std::int64_t>(type), info.get_int(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE),
+                     info.get_int(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE), info.get_int(CUDNN_ATTR_KNOB_INFO_STRIDE)});
+  }
+  return knobs;
+}
+
+Descriptor knob_choice(std::int64_t engine, const std::vector<Knob>& knobs, std::int64_t type, std::int64_t value) {
+  const auto knob = std::ranges::find(knobs, type, &Knob::type);
+  if (knob == knobs.end()) {
+    std::string known;
+    for (const Knob& k : knobs)
+      known += fmt::format("{}k{} ({} to {})", known.empty() ? "" : ", ", k.type, k.least, k.most);
+    throw CudnnError(fmt::format("engine {} has no knob k{}; it has {}", engine, type, known.empty() ? "none" : known));
+  }
+  if (value < knob->least || value > knob->most || (knob->step > 1 && (value - knob->least) % knob->step != 0)) {
+    throw CudnnError(fmt::format("k{} of engine {} cannot be {}: it goes from {} to {} in steps of {}", type, engine,
+                                 value, knob->least, knob->most, std::max<std::int64_t>(1, knob->step)));
+  }
+  Descriptor choice(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+  const auto name = static_cast<cudnnBackendKnobType_t>(type);
+  choice.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &name)
+      .set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value)
+      .finalize();
+  return choice;
+}
+
+}  // namespace
+
+EngineConfig configure(const OperationGraph& graph, std::int64_t number,
+                       std::span<const std::pair<std::int64_t, std::int64_t>> knobs) {
+  const std::int64_t engines = graph.descriptor().get_int(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT);
+  if (number >= engines) {
+    throw CudnnError(fmt::format("there is no engine {}: they are numbered 0 to {}", number, engines - 1));
+  }
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph.descriptor())
+      .set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, number)
+      .finalize();
+  const std::vector<Knob> known = knobs_of(engine);
+  std::vector<Descriptor> choices;
+  for (const auto& [type, value] : knobs) choices.push_back(knob_choice(number, known, type, value));
+  Descriptor config(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  config.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  if (!choices.empty()) config.set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, std::span<const Descriptor>(choices));
+  config.finalize();
+  return EngineConfig(std::move(config));
 }
 
 std::vector<Descriptor> propose(const OperationGraph& graph, cudnnBackendHeurMode_t mode, std::int64_t most) {

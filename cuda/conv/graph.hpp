@@ -6,9 +6,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/handle.hpp"
+#include "cuttle/conv.hpp"
 
 /// A thin owner-safe layer over cuDNN's backend (graph) API: descriptors, operation graphs, engine configurations and
 /// execution plans. No policy here: plan.hpp chooses.
@@ -53,7 +55,7 @@ struct TensorSpec {
   std::int64_t alignment = 16;  ///< bytes
 };
 
-enum class Pass : std::uint8_t { forward, backward_data, backward_filter };
+using Pass = ConvPass;
 
 /// Computed in f32, whatever the tensors hold.
 struct ConvSpec {
@@ -86,15 +88,27 @@ class EngineConfig {
   explicit EngineConfig(Descriptor config);
   bool has(cudnnBackendNumericalNote_t note) const;
   bool is_compiled_at_runtime() const { return is_compiled_at_runtime_; }  ///< by NVRTC, which takes its time
-  const std::string& name() const { return name_; }                        ///< "engine:65,k2=5,k13=1"
+  std::int64_t engine() const { return engine_; }
+  const std::string& name() const { return name_; }  ///< "engine:65,k2=5,k13=1"
   const Descriptor& descriptor() const { return config_; }
 
  private:
   Descriptor config_;
   std::vector<cudnnBackendNumericalNote_t> notes_;
   bool is_compiled_at_runtime_ = false;
+  std::int64_t engine_ = 0;
   std::string name_;
 };
+
+/// What an engine's knob may be set to.
+struct Knob {
+  std::int64_t type, least, most, step;
+};
+
+/// The engine of this number with these knobs (type, value); those not named stay as the engine has them. Throws
+/// CudnnError, saying what is allowed, for an engine, a knob or a value that is not there for this graph.
+EngineConfig configure(const OperationGraph& graph, std::int64_t engine,
+                       std::span<const std::pair<std::int64_t, std::int64_t>> knobs);
 
 /// The first `most` configurations that this heuristic mode proposes, best first. A mode that knows nothing of the
 /// graph proposes nothing.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cuttle/error.hpp"
 #include "kernels.hpp"
 
 namespace cuttle::cuda {
@@ -34,7 +35,7 @@ graph::TensorSpec spec(std::int64_t uid, const std::int64_t (&sizes)[4], const C
 class GraphRunner final : public ConvRunner {
  public:
   GraphRunner(const GraphVariant& variant, graph::Plan plan)
-      : name_(variant.name_of(plan.config())),
+      : label_(variant.label_of(plan.config())),
         plan_(std::move(plan)),
         is_bias_fused_(variant.fuses_bias()),
         clamps_after_(variant.key.relu && !variant.fuses_relu()),
@@ -56,10 +57,11 @@ class GraphRunner final : public ConvRunner {
   }
 
   std::size_t workspace_bytes() const override { return plan_.workspace_bytes(); }
-  std::string name() const override { return name_; }
+  std::string name() const override { return plan_.config().name(); }
+  std::string label() const override { return label_; }
 
  private:
-  std::string name_;
+  std::string label_;
   graph::Plan plan_;
   bool is_bias_fused_, clamps_after_, adds_after_;
 };
@@ -109,6 +111,9 @@ const char* ruled_out(const graph::EngineConfig& config, const GraphVariant& var
   // A ReLU of its own costs microseconds a step, the compiler up to seconds before the first.
   if (variant.fuses_relu() && config.is_compiled_at_runtime()) return "it would be compiled at run time";
   if (key.deterministic && config.has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return "it is not deterministic";
+  if (!key.reduced_precision && config.has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) {
+    return "it adds up in reduced precision, which is off";
+  }
   if (!key.exact()) return nullptr;
   if (config.has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) || config.has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) {
     return "it computes f32 on tensor cores, and TF32 is off";
@@ -122,6 +127,23 @@ const char* ruled_out(const graph::EngineConfig& config, const GraphVariant& var
 
 ConvRunnerPtr graph_runner(const GraphVariant& variant, graph::Plan plan) {
   return std::make_unique<GraphRunner>(variant, std::move(plan));
+}
+
+ConvRunnerPtr build_graph(Context& context, const GraphVariant& variant, graph::EngineConfig config, Tried& tried) {
+  const std::string label = variant.label_of(config);
+  if (tried.failed.contains(label)) return nullptr;
+  if (const char* why = ruled_out(config, variant)) {
+    tried.attempts.add(label, why);
+    return nullptr;
+  }
+  try {
+    graph::Plan plan(context.cudnn(), std::move(config));
+    if (variant.key.fits(plan.workspace_bytes())) return graph_runner(variant, std::move(plan));
+    tried.attempts.add(label, Attempts::too_large(plan.workspace_bytes(), variant.key.workspace_limit));
+  } catch (const CudnnError& error) {
+    tried.attempts.add(label, error.cause());
+  }
+  return nullptr;
 }
 
 }  // namespace cuttle::cuda

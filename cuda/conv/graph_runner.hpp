@@ -1,5 +1,5 @@
 #pragma once
-#include <vector>
+#include <string>
 
 #include "cuda/conv/runner.hpp"
 
@@ -11,9 +11,8 @@ struct GraphVariant {
   const ConvKey& key;
   int fused;  ///< so many of the steps that follow are in the kernel
   graph::OperationGraph build(cudnnHandle_t handle) const;
-  std::string name_of(const graph::EngineConfig& config) const {
-    return (fused == 0 ? "graph " : fused == 1 ? "fused graph " : "twice fused graph ") + config.name();
-  }
+  std::string label() const { return fused == 0 ? "graph " : fused == 1 ? "fused graph " : "twice fused graph "; }
+  std::string label_of(const graph::EngineConfig& config) const { return label() + config.name(); }
   static int steps(const ConvKey& key) { return static_cast<int>(key.bias + key.relu + key.accumulate); }
   bool fuses_bias() const { return key.bias && fused >= 1; }
   bool fuses_relu() const { return key.relu && fused == steps(key); }
@@ -28,5 +27,8 @@ const char* ruled_out(const graph::EngineConfig& config, const GraphVariant& var
 bool is_last_resort(const graph::EngineConfig& config, const ConvKey& key);
 
 ConvRunnerPtr graph_runner(const GraphVariant& variant, graph::Plan plan);
+
+/// A configuration's plan as a runner, or null, with the reason added, where it does not fit the key or does not build.
+ConvRunnerPtr build_graph(Context& context, const GraphVariant& variant, graph::EngineConfig config, Tried& tried);
 
 }  // namespace cuttle::cuda

@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <deque>
+#include <map>
+#include <mutex>
 
 namespace cuttle::cuda {
 
@@ -21,7 +24,39 @@ std::int64_t alignment_of(const Tensor& t) {
   return address % 16 == 0 ? 16 : static_cast<std::int64_t>(address & (~address + 1));
 }
 
+/// Lists of names that were asked for: a key holds the number of one. They are few, and stay.
+class NameLists {
+ public:
+  std::int64_t number_of(Pass pass, const std::string& list) {
+    const std::lock_guard lock(mutex_);
+    const auto [at, is_new] = numbers_.try_emplace({pass, list}, static_cast<std::int64_t>(lists_.size()));
+    if (is_new) lists_.push_back(parse_choices(pass, list));
+    return at->second;
+  }
+  const std::vector<std::string>& at(std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    return lists_[static_cast<std::size_t>(number)];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::vector<std::string>> lists_{{"auto"}};  // references to its elements stay valid
+  std::map<std::pair<Pass, std::string>, std::int64_t> numbers_;
+};
+
+NameLists& name_lists() {
+  static auto& lists = *new NameLists;
+  return lists;
+}
+
+/// Empty lists, which nearly all are, cost no look-up.
+std::int64_t number_of(Pass pass, const std::string& list) {
+  return list.empty() ? 0 : name_lists().number_of(pass, list);
+}
+
 }  // namespace
+
+const std::vector<std::string>& ConvKey::names() const { return name_lists().at(choice); }
 
 ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& operands, const Conv2dOptions& options,
                  bool accumulate, bool relu) {
@@ -42,13 +77,13 @@ ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& op
   key.accumulate = accumulate;
   key.alignment = std::min({alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.out)});
   if (operands.bias.defined()) key.alignment = std::min(key.alignment, alignment_of(operands.bias));
-  key.path = static_cast<std::int64_t>(settings.path);
+  key.policy = static_cast<std::int64_t>(settings.policy);
+  key.cudnn = settings.cudnn;
   key.tf32 = settings.tf32;
   key.deterministic = settings.deterministic;
   key.workspace_limit = settings.workspace_limit ? static_cast<std::int64_t>(*settings.workspace_limit) : -1;
-  if (settings.path == ConvPath::legacy) {
-    settings.algorithm.copy(key.algorithm.data(), key.algorithm.size() - 1);
-  }
+  key.reduced_precision = settings.reduced_precision_accumulation;
+  if (options.choice) key.choice = number_of(pass, options.choice->wanted().of(pass));
   return key;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cuda/conv/graph.hpp"
 #include "cuttle/conv.hpp"
@@ -9,7 +9,7 @@
 
 namespace cuttle::cuda {
 
-using graph::Pass;
+using Pass = ConvPass;
 
 /// Everything that decides how a convolution is best computed. Two share a plan only if all of it is equal.
 struct ConvKey {
@@ -24,11 +24,13 @@ struct ConvKey {
   std::int64_t accumulate;  ///< backward filter: dw is added to
   std::int64_t alignment;   ///< bytes that every pointer is a multiple of, at most 16
   // ConvSettings
-  std::int64_t path;
+  std::int64_t policy;
+  std::int64_t cudnn;
   std::int64_t tf32;
   std::int64_t deterministic;
-  std::int64_t workspace_limit;    ///< bytes; -1: none
-  std::array<char, 40> algorithm;  ///< a longer name is cut: no algorithm has one
+  std::int64_t reduced_precision;
+  std::int64_t workspace_limit;  ///< bytes; -1: none
+  std::int64_t choice;           ///< number of the list of names asked for; 0: "auto"
   bool operator==(const ConvKey&) const = default;
 
   Pass which() const { return static_cast<Pass>(pass); }
@@ -36,6 +38,8 @@ struct ConvKey {
   Layout order() const { return static_cast<Layout>(layout); }
   /// Whether f32 must be computed as f32.
   bool exact() const { return type() == DType::f32 && !tf32; }
+  /// The names asked for, in order of preference.
+  const std::vector<std::string>& names() const;
   bool fits(std::size_t workspace_bytes) const {
     return workspace_limit < 0 || workspace_bytes <= static_cast<std::size_t>(workspace_limit);
   }

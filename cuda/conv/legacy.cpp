@@ -18,61 +18,28 @@ using TensorDescription = Handle<cudnnTensorDescriptor_t, cudnnDestroyTensorDesc
 using FilterDescription = Handle<cudnnFilterDescriptor_t, cudnnDestroyFilterDescriptor>;
 using ConvDescription = Handle<cudnnConvolutionDescriptor_t, cudnnDestroyConvolutionDescriptor>;
 
-struct Algorithm {
-  std::string_view name;
-  int id;
-  bool deterministic = true;
-};
+// A name's place in its list is cuDNN's number.
+static_assert(CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM == 1 && CUDNN_CONVOLUTION_FWD_ALGO_COUNT == 8);
+static_assert(CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED == 5 && CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT == 6);
+static_assert(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT == 2 && CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING == 6);
 
-constexpr Algorithm kForward[] = {
-    {"IMPLICIT_GEMM", CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM},
-    {"IMPLICIT_PRECOMP_GEMM", CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM},
-    {"GEMM", CUDNN_CONVOLUTION_FWD_ALGO_GEMM},
-    {"DIRECT", CUDNN_CONVOLUTION_FWD_ALGO_DIRECT},
-    {"FFT", CUDNN_CONVOLUTION_FWD_ALGO_FFT},
-    {"FFT_TILING", CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING},
-    {"WINOGRAD", CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD},
-    {"WINOGRAD_NONFUSED", CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED},
-};
-constexpr Algorithm kBackwardData[] = {
-    {"ALGO_0", CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, false},
-    {"ALGO_1", CUDNN_CONVOLUTION_BWD_DATA_ALGO_1},
-    {"FFT", CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT},
-    {"FFT_TILING", CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING},
-    {"WINOGRAD", CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD},
-    {"WINOGRAD_NONFUSED", CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED},
-};
-constexpr Algorithm kBackwardFilter[] = {
-    {"ALGO_0", CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, false},
-    {"ALGO_1", CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1},
-    {"ALGO_3", CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3, false},
-    {"FFT", CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT},
-    {"FFT_TILING", CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING},
-    {"WINOGRAD", CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD},
-    {"WINOGRAD_NONFUSED", CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED},
-};
-
-std::span<const Algorithm> algorithms(Pass pass) {
-  switch (pass) {
-    case Pass::forward: return kForward;
-    case Pass::backward_data: return kBackwardData;
-    case Pass::backward_filter: break;
-  }
-  return kBackwardFilter;
+bool is_deterministic(Pass pass, int id) {
+  if (pass == Pass::backward_data) return id != CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
+  return pass == Pass::forward ||
+         (id != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && id != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3);
 }
 
-const Algorithm* find(Pass pass, std::string_view name) {
-  for (const Algorithm& algorithm : algorithms(pass)) {
-    if (algorithm.name == name) return &algorithm;
-  }
-  return nullptr;
+/// cuDNN's number of a name, or -1.
+int id_of(Pass pass, std::string_view name) {
+  const std::span<const std::string_view> names = legacy_algorithms(pass);
+  const auto at = std::ranges::find(names, name);
+  return at == names.end() ? -1 : static_cast<int>(at - names.begin());
 }
 
 std::string name_of_algorithm(Pass pass, int id) {
-  for (const Algorithm& algorithm : algorithms(pass)) {
-    if (algorithm.id == id) return std::string(algorithm.name);
-  }
-  return fmt::format("algorithm {}", id);
+  const std::span<const std::string_view> names = legacy_algorithms(pass);
+  const auto i = static_cast<std::size_t>(id);
+  return i < names.size() ? std::string(names[i]) : fmt::format("algorithm {}", id);
 }
 
 cudnnDataType_t cudnn_type(DType dtype) {
@@ -188,7 +155,8 @@ class LegacyRunner final : public ConvRunner {
   }
 
   std::size_t workspace_bytes() const override { return workspace_; }
-  std::string name() const override { return "legacy " + name_of_algorithm(pass_, id_); }
+  std::string name() const override { return name_of_algorithm(pass_, id_); }
+  std::string label() const override { return "legacy " + name(); }
 
  private:
   static void set(TensorDescription& description, cudnnTensorFormat_t format, cudnnDataType_t type,
@@ -221,55 +189,54 @@ class LegacyRunner final : public ConvRunner {
 };
 
 /// Fixes an algorithm where the key's limits allow it.
-bool accept(LegacyRunner& runner, cudnnHandle_t handle, int id, bool deterministic, const ConvKey& key,
-            const std::set<std::string>& failed, Attempts& attempts) {
+bool accept(LegacyRunner& runner, cudnnHandle_t handle, int id, bool deterministic, const ConvKey& key, Tried& tried) {
   const std::string name = "legacy " + name_of_algorithm(key.which(), id);
-  if (failed.contains(name)) return false;
+  if (tried.failed.contains(name)) return false;
   if (key.deterministic && !deterministic) {
-    attempts.add(name, "it is not deterministic");
+    tried.attempts.add(name, "it is not deterministic");
     return false;
   }
   try {
     runner.choose(handle, id);
   } catch (const CudnnError& error) {
-    attempts.add(name, error.cause());
+    tried.attempts.add(name, error.cause());
     return false;
   }
   if (key.fits(runner.workspace_bytes())) return true;
-  attempts.add(name, Attempts::too_large(runner.workspace_bytes(), key.workspace_limit));
+  tried.attempts.add(name, Attempts::too_large(runner.workspace_bytes(), key.workspace_limit));
   return false;
 }
 
 }  // namespace
 
-ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, const std::set<std::string>& failed,
-                            Attempts& attempts) {
-  const std::string name(key.algorithm.data());
-  const bool known = std::ranges::any_of(std::array{Pass::forward, Pass::backward_data, Pass::backward_filter},
-                                         [&](Pass pass) { return find(pass, name) != nullptr; });
-  if (!name.empty() && !known) {
-    std::string names;
-    for (const Algorithm& algorithm : algorithms(key.which())) names += fmt::format(" {}", algorithm.name);
-    attempts.add("legacy " + name, "there is no such algorithm; this pass has" + names);
-    return nullptr;
-  }
+bool is_legacy_name(Pass pass, std::string_view name) { return id_of(pass, name) >= 0; }
+
+ConvRunnerPtr legacy_runner_of(Context& context, const ConvKey& key, std::string_view name, Tried& tried) {
+  const int id = id_of(key.which(), name);
   try {
     auto runner = std::make_unique<LegacyRunner>(key);
-    if (const Algorithm* named = find(key.which(), name)) {
-      if (accept(*runner, context.cudnn(), named->id, named->deterministic, key, failed, attempts)) return runner;
-      return nullptr;
-    }
+    if (accept(*runner, context.cudnn(), id, is_deterministic(key.which(), id), key, tried)) return runner;
+  } catch (const Error& error) {
+    tried.attempts.add(fmt::format("legacy {}", name), error.cause());
+  }
+  return nullptr;
+}
+
+ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, Tried& tried) {
+  try {
+    auto runner = std::make_unique<LegacyRunner>(key);
     for (const LegacyRunner::Proposal& proposal : runner->propose(context.cudnn())) {
       if (proposal.status != CUDNN_STATUS_SUCCESS) {
-        attempts.add("legacy " + name_of_algorithm(key.which(), proposal.id), cudnnGetErrorString(proposal.status));
+        tried.attempts.add("legacy " + name_of_algorithm(key.which(), proposal.id),
+                           cudnnGetErrorString(proposal.status));
         continue;
       }
       if (key.exact() && proposal.math != CUDNN_FMA_MATH && proposal.math != CUDNN_DEFAULT_MATH) continue;
       runner->set_math(key.exact() ? CUDNN_FMA_MATH : proposal.math);
-      if (accept(*runner, context.cudnn(), proposal.id, proposal.deterministic, key, failed, attempts)) return runner;
+      if (accept(*runner, context.cudnn(), proposal.id, proposal.deterministic, key, tried)) return runner;
     }
   } catch (const Error& error) {
-    attempts.add("legacy API", error.cause());
+    tried.attempts.add("legacy API", error.cause());
   }
   return nullptr;
 }

@@ -1,14 +1,17 @@
 #pragma once
-#include <set>
+#include <string_view>
 
 #include "cuda/conv/runner.hpp"
 
 namespace cuttle::cuda {
 
-/// cuDNN's legacy convolution API: the algorithm that key.algorithm names, or, where it is empty or names one of
-/// another pass only, the first that cuDNN's heuristic gives within the key's limits. Null, with the reasons added, if
-/// there is none. Names in `failed` are passed over.
-ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, const std::set<std::string>& failed,
-                            Attempts& attempts);
+bool is_legacy_name(Pass pass, std::string_view name);
+
+/// cuDNN's legacy convolution API: the algorithm of this name. Null, with the reason added, where it cannot run.
+ConvRunnerPtr legacy_runner_of(Context& context, const ConvKey& key, std::string_view name, Tried& tried);
+
+/// The first algorithm that the legacy API's heuristic gives within the key's limits; null, with the reasons added, if
+/// there is none.
+ConvRunnerPtr legacy_runner(Context& context, const ConvKey& key, Tried& tried);
 
 }  // namespace cuttle::cuda

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ class ConvRunner {
   /// Queues the work. Throws OutOfMemoryError where the workspace cannot be had, CudnnError where cuDNN refuses.
   virtual void run(Context& context, const ConvOperands& operands) const = 0;
   virtual std::size_t workspace_bytes() const = 0;
-  virtual std::string name() const = 0;  ///< "graph engine:65,k2=5", "legacy FFT_TILING", "gemm", "depthwise"
+  virtual std::string name() const = 0;  ///< as ConvAlgorithms takes it: "engine:65,k2=5", "FFT_TILING", "gemm"
+  virtual std::string label() const { return name(); }  ///< and which API: "fused graph engine:65", "legacy GEMM"
 };
 using ConvRunnerPtr = std::unique_ptr<ConvRunner>;
 
@@ -30,6 +32,12 @@ class Attempts {
 
  private:
   std::string text_;
+};
+
+/// What became of the algorithms that were tried for a key.
+struct Tried {
+  std::set<std::string> failed = {};  ///< labels of runners that were built and then refused to run: passed over
+  Attempts attempts = {};
 };
 
 /// What follows a forward convolution whose kernel does not do it: y += bias where there is one, then the clamp at 0.

@@ -116,7 +116,7 @@ std::vector<Candidate> candidates_of(Context& context, const ConvKey& key, Attem
         // The heuristic's own choice may be worth the compiler's time, the others are not.
         if (!why && taken > 0 && config.is_compiled_at_runtime()) why = "it would be compiled at run time";
         if (why) {
-          attempts.add(variant.name_of(config), why);
+          attempts.add(variant.label_of(config), why);
         } else if (is_last_resort(config, key)) {
           last.push_back({std::move(config), fused});
         } else if (taken < most) {
@@ -137,21 +137,19 @@ std::vector<Candidate> candidates_of(Context& context, const ConvKey& key, Attem
 /// The best so far, and whether a search has gone on for long enough.
 class Search {
  public:
-  Search(Context& context, const ConvKey& key, const ConvOperands& operands, const std::set<std::string>& failed,
-         Attempts& attempts, SearchRecord& record)
+  Search(Context& context, const ConvKey& key, const ConvOperands& operands, Tried& tried, SearchRecord& record)
       : context_(context),
         key_(key),
         operands_(operands),
-        failed_(failed),
-        attempts_(attempts),
+        tried_(tried),
         record_(record),
         floor_ms_(floor_ms(context, key)) {
     record_.floor_us = 1e3 * floor_ms_;
   }
 
   void consider(ConvRunnerPtr runner, SearchTrial trial = {}) {
-    if (!runner || failed_.contains(runner->name())) return;
-    trial.name = runner->name();
+    if (!runner || tried_.failed.contains(runner->label())) return;
+    trial.name = runner->label();
     trial.workspace_bytes = runner->workspace_bytes();
     try {
       const float ms = time_of(context_, *runner, operands_, trial);
@@ -160,13 +158,13 @@ class Search {
       if (!best_ || ms < best_ms_) best_ = std::move(runner), best_ms_ = ms;
     } catch (const Error& error) {
       trial.reason = error.cause();
-      attempts_.add(trial.name, trial.reason);
+      tried_.attempts.add(trial.name, trial.reason);
     }
     record_.trials.push_back(std::move(trial));
   }
   void consider(Candidate& candidate) {
     const GraphVariant variant{key_, candidate.fused};
-    SearchTrial trial{.name = variant.name_of(candidate.config),
+    SearchTrial trial{.name = variant.label_of(candidate.config),
                       .is_compiled_at_runtime = candidate.config.is_compiled_at_runtime()};
     Lap lap;
     try {
@@ -178,7 +176,7 @@ class Search {
       trial.build_ms = lap.ms();
       trial.reason = error.cause();
     }
-    attempts_.add(trial.name, trial.reason);
+    tried_.attempts.add(trial.name, trial.reason);
     record_.trials.push_back(std::move(trial));
   }
   bool is_done() const {
@@ -205,8 +203,7 @@ class Search {
   Context& context_;
   const ConvKey& key_;
   const ConvOperands& operands_;
-  const std::set<std::string>& failed_;
-  Attempts& attempts_;
+  Tried& tried_;
   SearchRecord& record_;
   const float floor_ms_;
   const Clock::time_point begin_ = Clock::now();
@@ -223,23 +220,22 @@ SearchWatch& search_watch() {
   return watch;
 }
 
-ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands,
-                             const std::set<std::string>& failed, Attempts& attempts) {
+ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands, Tried& tried) {
   SearchRecord record;
   Lap whole, lap;
   ConvOperands scratch = operands;
   try {
     scratch.out = Tensor::empty(operands.out.shape(), operands.out.options());
   } catch (const Error& error) {
-    attempts.add("measuring", error.cause());
+    tried.attempts.add("measuring", error.cause());
     return nullptr;
   }
   record.scratch_ms = lap.ms();
-  Search search(context, key, scratch, failed, attempts, record);
+  Search search(context, key, scratch, tried, record);
   search.consider(own_runner(context, key));
-  if (!search.is_done()) {
+  if (key.cudnn && !search.is_done()) {
     lap.ms();
-    std::vector<Candidate> candidates = candidates_of(context, key, attempts);
+    std::vector<Candidate> candidates = candidates_of(context, key, tried.attempts);
     record.query_ms = lap.ms();
     for (Candidate& candidate : candidates) {
       if (search.is_done()) break;
@@ -250,7 +246,7 @@ ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOpe
   if (search_watch().seen) {
     record.key = describe(key);
     record.total_ms = whole.ms();
-    record.chosen = best ? best->name() : "";
+    record.chosen = best ? best->label() : "";
     search_watch().seen(record);
   }
   return best;

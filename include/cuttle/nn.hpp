@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -118,9 +119,11 @@ struct Conv2dOptions {
   Size2 kernel = 1, stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
+  ConvAlgorithms algorithms = {};  ///< asked for by name (conv.hpp); empty: the policy chooses
 };
 /// weight[out, in/groups, R, S], bias[out]; PyTorch's default initialisation (Kaiming uniform, a = sqrt 5). Throws
-/// ShapeError for sizes below 1 (padding below 0) and channels that do not divide into groups.
+/// ShapeError for sizes below 1 (padding below 0) and channels that do not divide into groups, UsageError for the name
+/// of an algorithm that no backend has.
 class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options);
@@ -128,11 +131,15 @@ class Conv2d : public Module {
   Tensor relu(const Tensor& x);  ///< with ReLU in the same pass over memory; an observer sees the result of both
   std::string kind() const override { return "Conv2d"; }
   const Conv2dOptions& options() const { return options_; }
+  /// From now on. Throws UsageError for a name that no backend has.
+  void set_algorithms(ConvAlgorithms wanted, std::string layer = {});
+  ConvAlgorithms algorithms() const { return choice_->used(); }  ///< what computed each pass last; empty: none ran yet
   Tensor weight, bias;
 
  private:
   Tensor convolve(const Tensor& x, const Activation& then);
   Conv2dOptions options_;
+  std::shared_ptr<ConvChoice> choice_;
 };
 
 struct LinearOptions {
@@ -271,5 +278,9 @@ void kaiming_normal_(Tensor t, double negative_slope = 0, Fan fan = Fan::in);
 /// Copies tensors into the module by name, converting dtype, layout and device. Throws CheckpointError listing
 /// missing, unexpected, repeated and mis-shaped names; nothing is changed then, nor if memory runs out.
 void load_state(Module& module, const std::vector<NamedTensor>& tensors);
+
+/// Sets the algorithms of the model's Conv2d layers; of several rules for one layer and pass the last holds. Throws
+/// UsageError for a rule that fits no layer (listing them) or no pass.
+void apply_conv_rules(Module& model, std::span<const ConvRule> rules);
 
 }  // namespace cuttle::nn

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 
+#include "cuttle/conv.hpp"
 #include "cuttle/tensor.hpp"
 
 /// Every op. All are differentiable unless they say otherwise, take tensors of one device and one floating dtype (but
@@ -24,6 +26,7 @@ struct Activation {
 struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   std::int64_t groups = 1;
+  std::shared_ptr<ConvChoice> choice = {};  ///< algorithms that are asked for; none: the policy's (conv.hpp)
 };
 /// x[N,C,H,W], weight[K,C/groups,R,S], bias[K] or undefined -> [N,K,P,Q],
 /// P = (H + 2*padding - dilation*(R-1) - 1)/stride + 1, rounded down. Cross-correlation, as in every framework.

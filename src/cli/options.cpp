@@ -61,7 +61,7 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--conv", flags.conv,
-                  "how a GPU computes convolutions: heuristic, measured (times cuDNN's plans), legacy, or gemm, which "
+                  "how a GPU computes convolutions: heuristic, measure (times cuDNN's plans), legacy, or gemm, which "
                   "does without cuDNN")
       ->capture_default_str();
   command.add_option("--memory-limit", flags.memory_limit, "most memory to reserve: 64MiB, 2GiB, 500MB or bytes");

@@ -34,6 +34,22 @@ std::string human_count(std::int64_t n) {
   return digits;
 }
 
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return parts;
+}
+
 bool is_utf8(std::string_view text) {
   constexpr std::array<std::uint32_t, 5> kLeast{0, 0, 0x80, 0x800,
                                                 0x10000};  // by length: shorter forms are not allowed

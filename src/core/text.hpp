@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cuttle {
 
@@ -13,6 +14,11 @@ std::string format_bytes(std::uint64_t bytes);
 std::string human_duration(double seconds);
 /// "421,642"
 std::string human_count(std::int64_t n);
+
+/// Whether the text begins so; then that is taken off it.
+bool take_prefix(std::string_view& text, std::string_view prefix);
+/// The parts between separators, empty ones too.
+std::vector<std::string_view> split(std::string_view text, char separator);
 
 /// Whether the text is well-formed UTF-8.
 bool is_utf8(std::string_view text);

@@ -62,6 +62,7 @@ void init_bias(const Tensor& bias, std::int64_t fan_in) {
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options) : options_(options) {
   check_conv(in, out, options);
+  set_algorithms(options.algorithms);
   const std::int64_t group_in = in / options.groups;
   weight = Tensor::empty({out, group_in, options.kernel.h, options.kernel.w});
   init::kaiming_uniform_(weight, std::sqrt(5.0));
@@ -72,12 +73,18 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, Conv2dOptions options) : optio
   add_parameter("bias", bias);
 }
 
+void Conv2d::set_algorithms(ConvAlgorithms wanted, std::string layer) {
+  choice_ = std::make_shared<ConvChoice>(wanted, std::move(layer));
+  options_.algorithms = std::move(wanted);
+}
+
 Tensor Conv2d::convolve(const Tensor& x, const Activation& then) {
   return conv2d(x, weight, bias,
                 {.stride = options_.stride,
                  .padding = options_.padding,
                  .dilation = options_.dilation,
-                 .groups = options_.groups},
+                 .groups = options_.groups,
+                 .choice = choice_},
                 then);
 }
 

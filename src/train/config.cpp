@@ -36,10 +36,10 @@ constexpr std::array<Choice<ScheduleKind>, 4> kSchedules{{{"constant", ScheduleK
 constexpr std::array<Choice<Precision>, 4> kPrecisions{
     {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"fp16", Precision::fp16}, {"bf16", Precision::bf16}}};
 constexpr std::array<Choice<Augment>, 2> kAugments{{{"none", Augment::none}, {"crop-flip", Augment::crop_flip}}};
-constexpr std::array<Choice<ConvPath>, 4> kConvPaths{{{"heuristic", ConvPath::heuristic},
-                                                      {"measured", ConvPath::measured},
-                                                      {"legacy", ConvPath::legacy},
-                                                      {"gemm", ConvPath::gemm}}};
+constexpr std::array<Choice<ConvPolicy>, 4> kConvPolicies{{{"heuristic", ConvPolicy::heuristic},
+                                                           {"measure", ConvPolicy::measure},
+                                                           {"legacy", ConvPolicy::legacy},
+                                                           {"gemm", ConvPolicy::gemm}}};
 
 template <class T> std::string_view find_name(std::span<const Choice<T>> choices, T value) {
   for (const auto& [name, known] : choices) {
@@ -120,7 +120,7 @@ void parse(const std::string& text, OptimizerKind& kind) { kind = parse_optimize
 void parse(const std::string& text, ScheduleKind& kind) { kind = parse_schedule(text); }
 void parse(const std::string& text, Precision& precision) { precision = parse_precision(text); }
 void parse(const std::string& text, Augment& augment) { augment = parse_augment(text); }
-void parse(const std::string& text, ConvPath& path) { path = parse_conv(text); }
+void parse(const std::string& text, ConvPolicy& path) { path = parse_conv(text); }
 
 template <class T> void take(const nlohmann::ordered_json& json, const char* key, T& value) {
   if constexpr (std::is_enum_v<T>) {
@@ -144,7 +144,7 @@ std::string_view name_of(OptimizerKind kind) { return find_name<OptimizerKind>(k
 std::string_view name_of(ScheduleKind kind) { return find_name<ScheduleKind>(kSchedules, kind); }
 std::string_view name_of(Precision precision) { return find_name<Precision>(kPrecisions, precision); }
 std::string_view name_of(Augment augment) { return find_name<Augment>(kAugments, augment); }
-std::string_view name_of(ConvPath path) { return find_name<ConvPath>(kConvPaths, path); }
+std::string_view name_of(ConvPolicy path) { return find_name<ConvPolicy>(kConvPolicies, path); }
 
 OptimizerKind parse_optimizer(std::string_view text) {
   return find_value<OptimizerKind>("--optimizer", kOptimizers, text);
@@ -153,7 +153,7 @@ ScheduleKind parse_schedule(std::string_view text) { return find_value<ScheduleK
 
 Precision parse_precision(std::string_view text) { return find_value<Precision>("--precision", kPrecisions, text); }
 Augment parse_augment(std::string_view text) { return find_value<Augment>("--augment", kAugments, text); }
-ConvPath parse_conv(std::string_view text) { return find_value<ConvPath>("--conv", kConvPaths, text); }
+ConvPolicy parse_conv(std::string_view text) { return find_value<ConvPolicy>("--conv", kConvPolicies, text); }
 
 DType dtype_of(Precision precision) {
   if (precision == Precision::fp16) return DType::f16;
@@ -169,8 +169,7 @@ void check_precision(Precision precision, Device device) {
 }
 
 void apply_conv_settings(const TrainConfig& c) {
-  set_conv_settings({.path = c.conv,
-                     .algorithm = {},
+  set_conv_settings({.policy = c.conv,
                      .tf32 = c.precision == Precision::tf32,
                      .deterministic = c.deterministic,
                      .workspace_limit = c.workspace_limit});

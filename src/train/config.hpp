@@ -22,13 +22,13 @@ std::string_view name_of(OptimizerKind kind);
 std::string_view name_of(ScheduleKind kind);
 std::string_view name_of(Precision precision);
 std::string_view name_of(Augment augment);
-std::string_view name_of(ConvPath path);
+std::string_view name_of(ConvPolicy path);
 /// From the names above; throw UsageError listing them.
 OptimizerKind parse_optimizer(std::string_view text);
 ScheduleKind parse_schedule(std::string_view text);
 Precision parse_precision(std::string_view text);
 Augment parse_augment(std::string_view text);
-ConvPath parse_conv(std::string_view text);
+ConvPolicy parse_conv(std::string_view text);
 
 /// Of images and activations. Parameters are f32 in any precision.
 DType dtype_of(Precision precision);
@@ -59,7 +59,7 @@ struct TrainConfig {
 
   std::string device = "auto";
   Precision precision = Precision::fp32;
-  ConvPath conv = ConvPath::heuristic;
+  ConvPolicy conv = ConvPolicy::heuristic;
   bool deterministic = false;
   bool graph = true;  ///< record and replay steps where the device can; changes no number and is not saved
   std::optional<std::uint64_t> memory_limit, workspace_limit;  ///< bytes

@@ -24,7 +24,7 @@ struct ConvCase {
   }
 };
 
-inline constexpr ConvCase kConvCases[] = {
+inline const ConvCase kConvCases[] = {
     {1, 1, 1, 1, 1, 1, 1},
     {4, 64, 14, 14, 128, 1, 1},
     {5, 17, 5, 5, 209, 1, 1},
@@ -51,7 +51,7 @@ inline constexpr ConvCase kConvCases[] = {
 };
 
 /// Few input channels: their filter gradients have a kernel of their own.
-inline constexpr ConvCase kFirstLayerCases[] = {
+inline const ConvCase kFirstLayerCases[] = {
     {1, 1, 1, 1, 1, 1, 1},
     {8, 1, 28, 28, 32, 3, 3, {.padding = 1}},
     {8, 3, 32, 32, 64, 3, 3, {.padding = 1}},
@@ -73,7 +73,7 @@ inline constexpr ConvCase kFirstLayerCases[] = {
 };
 
 /// One filter a channel. Heights beyond 8 are cut into chunks by the fast kernels.
-inline constexpr ConvCase kDepthwiseCases[] = {
+inline const ConvCase kDepthwiseCases[] = {
     {2, 32, 20, 19, 32, 3, 3, {.padding = 1, .groups = 32}},
     {2, 32, 20, 19, 32, 3, 3, {.stride = 2, .padding = 1, .groups = 32}},
     {2, 36, 21, 22, 36, 3, 3, {.stride = 2, .padding = 1, .groups = 36}},

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -17,17 +18,13 @@ using namespace cuttle::testing;
 
 namespace {
 
-/// Convolution settings for a scope.
-class Settings {
- public:
-  explicit Settings(const ConvSettings& settings) { set_conv_settings(settings); }
-  ~Settings() { set_conv_settings(before_); }
-  Settings(const Settings&) = delete;
-  Settings& operator=(const Settings&) = delete;
+using Settings = ConvSettingsScope;
 
- private:
-  ConvSettings before_ = conv_settings();
-};
+/// The same convolution with algorithms asked for by name.
+ConvCase with(ConvCase t, const ConvAlgorithms& wanted) {
+  t.o.choice = std::make_shared<ConvChoice>(wanted);
+  return t;
+}
 
 constexpr DType kDTypes[] = {DType::f32, DType::f16, DType::bf16};
 constexpr Layout kLayouts[] = {Layout::nhwc, Layout::nchw};
@@ -115,20 +112,20 @@ const ConvCase kPlain{4, 32, 14, 14, 64, 3, 3, {.padding = 1}};
 }  // namespace
 
 TEST_CASE("cuda: convolutions and their gradients equal the CPU's in f64") {
-  const Settings settings({.path = ConvPath::heuristic});
+  const Settings settings({.policy = ConvPolicy::heuristic});
   compare_all(kConvCases, kDTypes, kLayouts);
   compare_all(kDepthwiseCases, kDTypes, kLayouts);
 }
 
 TEST_CASE("cuda: convolutions without cuDNN equal the CPU's in f64") {
-  const Settings settings({.path = ConvPath::gemm});
+  const Settings settings({.policy = ConvPolicy::gemm});
   compare_all(kConvCases, kDTypes, kLayouts);
   compare_all(std::span(kDepthwiseCases).first(4), kDTypes, kLayouts);
 }
 
 TEST_CASE("cuda: convolutions without cuDNN that get little workspace equal the CPU's in f64") {
   // A few rows of patches at a time, so that tiles and bands have edges.
-  const Settings settings({.path = ConvPath::gemm, .workspace_limit = 64 * 1024});
+  const Settings settings({.policy = ConvPolicy::gemm, .workspace_limit = 64 * 1024});
   for (const ConvCase& t : {kPlain, ConvCase{3, 16, 19, 18, 24, 3, 3, {.stride = 2, .padding = 1}},
                             ConvCase{2, 8, 21, 20, 16, 3, 3, {.padding = 3, .dilation = 3, .groups = 2}}}) {
     for (const DType dtype : kDTypes) {
@@ -139,7 +136,7 @@ TEST_CASE("cuda: convolutions without cuDNN that get little workspace equal the 
 }
 
 TEST_CASE("cuda: measured convolutions equal the CPU's in f64") {
-  const Settings settings({.path = ConvPath::measured});
+  const Settings settings({.policy = ConvPolicy::measure});
   constexpr DType kHalf[] = {DType::f16}, kSingle[] = {DType::f32};
   compare_all(kConvCases, kHalf, std::span(kLayouts).first(1));
   compare_all(std::span(kConvCases).first(10), kSingle, std::span(kLayouts).last(1));
@@ -147,7 +144,7 @@ TEST_CASE("cuda: measured convolutions equal the CPU's in f64") {
 }
 
 TEST_CASE("cuda: the legacy API's choice equals the CPU's in f64, or says why there is none") {
-  const Settings settings({.path = ConvPath::legacy});
+  const Settings settings({.policy = ConvPolicy::legacy});
   int compared = 0;
   for (const ConvCase& t : kConvCases) {
     for (const DType dtype : kDTypes) {
@@ -165,47 +162,81 @@ TEST_CASE("cuda: the legacy API's choice equals the CPU's in f64, or says why th
   CHECK(compared >= 46);  // of 138: f32 at least
 }
 
-TEST_CASE("cuda: legacy algorithms chosen by name equal the CPU's in f64") {
-  for (const char* name : {"IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "ALGO_1"}) {
-    CAPTURE(name);
-    const Settings settings({.path = ConvPath::legacy, .algorithm = name});
-    compare(kPlain, Reference(kPlain, DType::f32), DType::f32, Layout::nchw);
+TEST_CASE("cuda: algorithms chosen by name equal the CPU's in f64, and are told to be in use") {
+  const Reference ref(kPlain, DType::f32);
+  for (const ConvAlgorithms& wanted :
+       {ConvAlgorithms{"IMPLICIT_GEMM", "ALGO_1", "ALGO_1"},
+        ConvAlgorithms{"IMPLICIT_PRECOMP_GEMM", "ALGO_0", "ALGO_0"}, ConvAlgorithms{"gemm", "gemm", "gemm"}}) {
+    CAPTURE(wanted.forward);
+    const ConvCase t = with(kPlain, wanted);
+    compare(t, ref, DType::f32, Layout::nchw);
+    CHECK(t.o.choice->used() == wanted);
   }
   // Not every card has these.
   for (const char* name : {"WINOGRAD_NONFUSED", "FFT_TILING", "FFT"}) {
     CAPTURE(name);
-    const Settings settings({.path = ConvPath::legacy, .algorithm = name});
-    const std::string text =
-        error_text<CudnnError>([&] { compare(kPlain, Reference(kPlain, DType::f32), DType::f32, Layout::nchw); });
+    const ConvCase t = with(kPlain, {name, name, name});
+    const std::string text = error_text<CudnnError>([&] { compare(t, ref, DType::f32, Layout::nchw); });
     if (text != "nothing was thrown") CHECK(contains(text, fmt::format("legacy {}: ", name)));
   }
 }
 
-TEST_CASE(
-    "cuda: a legacy algorithm that does not exist, or wants more workspace than allowed, is named with the reason") {
-  const auto run = [] {
-    const Tensor x = Tensor::zeros(kPlain.x_shape(), {.device = gpu(), .layout = Layout::nchw});
-    const Tensor w = Tensor::zeros(kPlain.w_shape(), x.options()), y = Tensor::empty(kPlain.y_shape(), x.options());
-    kernels(x).conv2d(x, w, {}, kPlain.o, false, y);
-  };
-  {
-    const Settings settings({.path = ConvPath::legacy, .algorithm = "MAGIC"});
-    const std::string text = error_text<CudnnError>(run);
-    CHECK(contains(text, "conv2d forward f32 NCHW x[4,32,14,14]"));
-    CHECK(contains(text, "legacy MAGIC: there is no such algorithm"));
-    CHECK(contains(text, "IMPLICIT_PRECOMP_GEMM"));
-  }
-  {
-    const Settings settings({.path = ConvPath::legacy, .algorithm = "WINOGRAD_NONFUSED", .workspace_limit = 0});
-    const std::string text = error_text<CudnnError>(run);
-    CHECK(contains(text, "legacy WINOGRAD_NONFUSED: it wants "));
-    CHECK(contains(text, " bytes of workspace, the limit is 0"));
+TEST_CASE("cuda: an engine that a heuristic chose can be named, with its knobs and without") {
+  for (const DType dtype : {DType::f16, DType::f32}) {
+    const Reference ref(kPlain, dtype);
+    const ConvCase free = with(kPlain, {});
+    compare(free, ref, dtype, Layout::nhwc);
+    ConvAlgorithms chosen = free.o.choice->used();
+    for (const ConvPass pass : kConvPasses) {
+      CAPTURE(chosen.of(pass));
+      REQUIRE(contains(chosen.of(pass), "engine:"));
+    }
+    const ConvCase named = with(kPlain, chosen);
+    compare(named, ref, dtype, Layout::nhwc);
+    CHECK(named.o.choice->used() == chosen);
+
+    for (const ConvPass pass : kConvPasses) chosen.of(pass).resize(chosen.of(pass).find(','));
+    const ConvCase bare = with(kPlain, chosen);
+    compare(bare, ref, dtype, Layout::nhwc);
+    for (const ConvPass pass : kConvPasses) CHECK(bare.o.choice->used().of(pass).starts_with(chosen.of(pass)));
   }
 }
 
+TEST_CASE("cuda: a named algorithm that cannot run is an error with the reason, or the next name is taken") {
+  const auto run = [](const ConvCase& t) {
+    const Tensor x = Tensor::zeros(t.x_shape(), {.device = gpu(), .layout = Layout::nchw});
+    const Tensor w = Tensor::zeros(t.w_shape(), x.options()), y = Tensor::empty(t.y_shape(), x.options());
+    kernels(x).conv2d(x, w, {}, t.o, false, y);
+  };
+  const auto why = [&](const char* name) {
+    return error_text<CudnnError>([&] { run(with(kPlain, {.forward = name})); });
+  };
+  CHECK(contains(why("im2col"), "conv2d forward f32 NCHW x[4,32,14,14]"));
+  CHECK(contains(why("im2col"), "im2col: it is an algorithm of the CPU"));
+  CHECK(contains(why("depthwise"), "depthwise: this kernel of Cuttle's own does not take the convolution"));
+  CHECK(contains(why("engine:100000"), "there is no engine 100000: they are numbered 0 to "));
+  CHECK(contains(why("engine:0,k9999=1"), "engine 0 has no knob k9999"));
+  CHECK(contains(why("DIRECT"), "legacy DIRECT: "));
+  const ConvCase t = with(kPlain, {.forward = "DIRECT|im2col|gemm"});
+  run(t);
+  CHECK(t.o.choice->used().forward == "gemm");
+  const ConvCase u = with(kPlain, {.forward = "DIRECT|auto"});
+  run(u);
+  CHECK_FALSE(u.o.choice->used().forward.empty());
+  {
+    const Settings settings({.cudnn = false});
+    CHECK(contains(why("IMPLICIT_GEMM"), "IMPLICIT_GEMM: cuDNN is switched off"));
+    run(kPlain);
+  }
+  const Settings settings({.workspace_limit = 0});
+  const std::string text = why("WINOGRAD_NONFUSED");
+  CHECK(contains(text, "legacy WINOGRAD_NONFUSED: it wants "));
+  CHECK(contains(text, " bytes of workspace, the limit is 0"));
+}
+
 TEST_CASE("cuda: no workspace at all is enough for common convolutions") {
-  for (const ConvPath path : {ConvPath::heuristic, ConvPath::measured}) {
-    const Settings settings({.path = path, .workspace_limit = 0});
+  for (const ConvPolicy path : {ConvPolicy::heuristic, ConvPolicy::measure}) {
+    const Settings settings({.policy = path, .workspace_limit = 0});
     for (const ConvCase& t : {kPlain, ConvCase{4, 64, 14, 14, 128, 1, 1}}) {
       CAPTURE(t.str());
       compare(t, Reference(t, DType::f16), DType::f16, Layout::nhwc);
@@ -217,26 +248,26 @@ TEST_CASE("cuda: an algorithm whose workspace memory cannot be had is named with
   const ConvCase t{16, 64, 56, 56, 64, 3, 3, {.padding = 1}};
   const Tensor x = Tensor::zeros(t.x_shape(), {.device = gpu(), .layout = Layout::nchw});
   const Tensor w = Tensor::zeros(t.w_shape(), x.options()), y = Tensor::empty(t.y_shape(), x.options());
-  const Settings settings({.path = ConvPath::legacy, .algorithm = "WINOGRAD_NONFUSED"});
+  const Conv2dOptions o = with(t, {.forward = "WINOGRAD_NONFUSED"}).o;
   memory::CachingAllocator& allocator = memory::allocator(gpu());
   allocator.empty_cache();
   allocator.set_limit(allocator.stats().reserved_bytes);
-  const std::string text = error_text<OutOfMemoryError>([&] { kernels(x).conv2d(x, w, {}, t.o, false, y); });
+  const std::string text = error_text<OutOfMemoryError>([&] { kernels(x).conv2d(x, w, {}, o, false, y); });
   allocator.set_limit(std::nullopt);
   CHECK(contains(text, "legacy WINOGRAD_NONFUSED: "));
   CHECK(contains(text, " bytes of workspace could not be had"));
-  kernels(x).conv2d(x, w, {}, t.o, false, y);
+  kernels(x).conv2d(x, w, {}, o, false, y);
 }
 
 TEST_CASE("cuda: filter and bias gradients are added where accumulate is set") {
-  for (const ConvPath path : {ConvPath::heuristic, ConvPath::measured, ConvPath::legacy, ConvPath::gemm}) {
-    const Settings settings({.path = path});
+  for (const ConvPolicy path : {ConvPolicy::heuristic, ConvPolicy::measure, ConvPolicy::legacy, ConvPolicy::gemm}) {
+    const Settings settings({.policy = path});
     const ConvCase depthwise{2, 32, 20, 19, 32, 3, 3, {.stride = 2, .padding = 1, .groups = 32}};
     for (const ConvCase& t : {kPlain, depthwise, ConvCase{5, 3, 10, 11, 33, 3, 3, {.padding = 1}}}) {
       for (const DType dtype : {DType::f32, DType::f16}) {
         for (const Layout layout : kLayouts) {
           // The legacy API has not all of these; what it has is compared above.
-          if (path == ConvPath::legacy && (t.o.groups > 1 || dtype != DType::f32 || layout != Layout::nchw)) continue;
+          if (path == ConvPolicy::legacy && (t.o.groups > 1 || dtype != DType::f32 || layout != Layout::nchw)) continue;
           CAPTURE(fmt::format("path {} {} {} {}", static_cast<int>(path), t.str(), name_of(dtype), name_of(layout)));
           const Reference ref(t, dtype);
           const Tensor old_dw = input(t.w_shape(), 5, dtype), old_db = input({t.k}, 6, dtype);
@@ -255,14 +286,14 @@ TEST_CASE("cuda: filter and bias gradients are added where accumulate is set") {
 TEST_CASE("cuda: a ReLU behind a convolution, with and without a bias, equals the CPU's in f64") {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const ConvCase depthwise{2, 32, 20, 19, 32, 3, 3, {.stride = 2, .padding = 1, .groups = 32}};
-  for (const ConvPath path : {ConvPath::heuristic, ConvPath::measured, ConvPath::legacy, ConvPath::gemm}) {
-    const Settings settings({.path = path});
+  for (const ConvPolicy path : {ConvPolicy::heuristic, ConvPolicy::measure, ConvPolicy::legacy, ConvPolicy::gemm}) {
+    const Settings settings({.policy = path});
     for (const ConvCase& t : {kPlain, depthwise, ConvCase{4, 1, 28, 28, 32, 3, 3, {.padding = 1}},
                               ConvCase{5, 3, 10, 11, 33, 3, 3, {.padding = 1}}, ConvCase{4, 64, 14, 14, 128, 1, 1}}) {
       for (const DType dtype : {DType::f32, DType::f16}) {
         for (const Layout layout : kLayouts) {
           // The legacy API has not all of these.
-          if (path == ConvPath::legacy && (t.o.groups > 1 || dtype != DType::f32 || layout != Layout::nchw)) continue;
+          if (path == ConvPolicy::legacy && (t.o.groups > 1 || dtype != DType::f32 || layout != Layout::nchw)) continue;
           const Tensor x = input(t.x_shape(), 1, dtype), w = input(t.w_shape(), 2, dtype);
           for (const Tensor& bias : {input({t.k}, 3, dtype), Tensor{}}) {
             CAPTURE(fmt::format("path {} {} {} {}{}", static_cast<int>(path), t.str(), name_of(dtype), name_of(layout),
@@ -301,11 +332,11 @@ TEST_CASE("cuda: a NaN goes through the ReLU behind a convolution") {
 }
 
 TEST_CASE("cuda: filter gradients of few input channels equal the CPU's in f64, also where they are added") {
-  for (const ConvPath path : {ConvPath::heuristic, ConvPath::measured}) {
-    const Settings settings({.path = path});
+  for (const ConvPolicy path : {ConvPolicy::heuristic, ConvPolicy::measure}) {
+    const Settings settings({.policy = path});
     for (const ConvCase& t : kFirstLayerCases) {
       for (const DType dtype : kDTypes) {
-        if (path == ConvPath::measured && dtype != DType::f16) continue;
+        if (path == ConvPolicy::measure && dtype != DType::f16) continue;
         CAPTURE(fmt::format("path {} {} {}", static_cast<int>(path), t.str(), name_of(dtype)));
         const Tensor x = input(t.x_shape(), 1, dtype), dy = input(t.y_shape(), 4, dtype);
         const Tensor old = input(t.w_shape(), 5, dtype), expected = Tensor::empty(t.w_shape(), x.options());
@@ -314,7 +345,7 @@ TEST_CASE("cuda: filter gradients of few input channels equal the CPU's in f64, 
         const Tensor dw = poisoned(t.w_shape(), dtype, Layout::nhwc), sum = on_gpu(old, dtype, Layout::nhwc);
         kernels(there).conv2d_backward_filter(dy_there, there, t.o, dw, false);
         CHECK(error(dw, expected) < tolerance(dtype));
-        if (path == ConvPath::measured) continue;
+        if (path == ConvPolicy::measure) continue;
         kernels(there).conv2d_backward_filter(dy_there, there, t.o, sum, true);
         CHECK(error(sum, add(expected, old)) < tolerance(dtype));
       }
@@ -329,7 +360,7 @@ TEST_CASE("cuda: filter gradients of few input channels take slices of a batch t
     part.n = 2;
     for (const DType dtype : kDTypes) {
       CAPTURE(fmt::format("{} {}", whole.str(), name_of(dtype)));
-      const Settings settings({.path = ConvPath::heuristic});
+      const Settings settings({.policy = ConvPolicy::heuristic});
       const Reference ref(part, dtype);
       const Tensor x = Tensor::empty(whole.x_shape(), {.dtype = dtype, .device = gpu()}).slice(1, 3);
       const Tensor dy = Tensor::empty(whole.y_shape(), x.options()).slice(1, 3);
@@ -343,7 +374,7 @@ TEST_CASE("cuda: filter gradients of few input channels take slices of a batch t
 }
 
 TEST_CASE("cuda: a search for the fastest algorithm leaves an accumulated gradient alone") {
-  const Settings settings({.path = ConvPath::measured, .deterministic = true});
+  const Settings settings({.policy = ConvPolicy::measure, .deterministic = true});
   const ConvCase t{3, 24, 13, 15, 40, 3, 3, {.padding = 1}};  // a shape that no other test has in the cache
   const Reference ref(t, DType::f16);
   const Tensor x = on_gpu(ref.x, DType::f16, Layout::nhwc), dy = on_gpu(ref.dy, DType::f16, Layout::nhwc);
@@ -357,7 +388,7 @@ TEST_CASE("cuda: a search for the fastest algorithm leaves an accumulated gradie
 }
 
 TEST_CASE("cuda: a step that is being captured does not search") {
-  const Settings settings({.path = ConvPath::measured});
+  const Settings settings({.policy = ConvPolicy::measure});
   const ConvCase t{3, 24, 11, 15, 40, 3, 3, {.padding = 1}};  // a shape that no other test has in the cache
   const Tensor x = Tensor::zeros(t.x_shape(), {.device = gpu()});
   const Tensor w = Tensor::zeros(t.w_shape(), x.options()), y = Tensor::empty(t.y_shape(), x.options());
@@ -372,28 +403,26 @@ TEST_CASE("cuda: deterministic convolutions repeat their bits, also after others
   const Reference ref(t, DType::f32);
   const Tensor x = on_gpu(ref.x, DType::f32, Layout::nchw), w = on_gpu(ref.w, DType::f32, Layout::nchw);
   const Tensor dy = on_gpu(ref.dy, DType::f32, Layout::nchw);
-  const auto run = [&] {
+  const auto run = [&](const ConvCase& c) {
     const Tensor dx = Tensor::empty(t.x_shape(), x.options()), dw = Tensor::empty(t.w_shape(), x.options());
-    kernels(x).conv2d_backward_data(dy, w, t.o, dx);
-    kernels(x).conv2d_backward_filter(dy, x, t.o, dw, false);
+    kernels(x).conv2d_backward_data(dy, w, c.o, dx);
+    kernels(x).conv2d_backward_filter(dy, x, c.o, dw, false);
     std::vector<double> values = dx.to(kCpu).to_vector<double>();
     for (const double value : dw.to(kCpu).to_vector<double>()) values.push_back(value);
     return values;
   };
   {
     // ALGO_0 adds with atomics.
-    const Settings settings({.path = ConvPath::legacy, .algorithm = "ALGO_0"});
-    run();
+    const ConvCase atomic = with(t, {.backward_data = "ALGO_0", .backward_filter = "ALGO_0"});
+    run(atomic);
+    const Settings settings({.deterministic = true});
+    CHECK(contains(error_text<CudnnError>([&] { run(atomic); }), "legacy ALGO_0: it is not deterministic"));
   }
-  {
-    const Settings settings({.path = ConvPath::legacy, .algorithm = "ALGO_0", .deterministic = true});
-    CHECK(contains(error_text<CudnnError>(run), "legacy ALGO_0: it is not deterministic"));
-  }
-  for (const ConvPath path : {ConvPath::heuristic, ConvPath::measured, ConvPath::legacy, ConvPath::gemm}) {
+  for (const ConvPolicy path : {ConvPolicy::heuristic, ConvPolicy::measure, ConvPolicy::legacy, ConvPolicy::gemm}) {
     CAPTURE(static_cast<int>(path));
-    const Settings settings({.path = path, .deterministic = true});
-    const std::vector<double> once = run();
-    for (int i = 0; i < 5; ++i) CHECK(run() == once);
+    const Settings settings({.policy = path, .deterministic = true});
+    const std::vector<double> once = run(t);
+    for (int i = 0; i < 5; ++i) CHECK(run(t) == once);
   }
 }
 
@@ -404,9 +433,9 @@ TEST_CASE("cuda: slices of a batch that start anywhere are convolved") {
     ConvCase part = whole;
     part.n = 2;
     for (const DType dtype : kDTypes) {
-      for (const ConvPath path : {ConvPath::heuristic, ConvPath::gemm}) {
+      for (const ConvPolicy path : {ConvPolicy::heuristic, ConvPolicy::gemm}) {
         CAPTURE(fmt::format("{} {} path {}", whole.str(), name_of(dtype), static_cast<int>(path)));
-        const Settings settings({.path = path});
+        const Settings settings({.policy = path});
         const Reference ref(part, dtype);
         const Tensor x = Tensor::empty(whole.x_shape(), {.dtype = dtype, .device = gpu()}).slice(1, 3);
         const Tensor y = Tensor::empty(whole.y_shape(), x.options()).slice(1, 3);
@@ -426,8 +455,8 @@ TEST_CASE("cuda: slices of a batch that start anywhere are convolved") {
 TEST_CASE("cuda: input pixels that a strided convolution skips get a gradient of exactly zero") {
   const ConvCase t{64, 3, 32, 32, 16, 1, 1, {.stride = 2}};
   const Reference ref(t, DType::f16);
-  for (const ConvPath path : {ConvPath::heuristic, ConvPath::gemm}) {
-    const Settings settings({.path = path});
+  for (const ConvPolicy path : {ConvPolicy::heuristic, ConvPolicy::gemm}) {
+    const Settings settings({.policy = path});
     const Tensor dx = poisoned(t.x_shape(), DType::f16, Layout::nhwc);
     const Tensor dy = on_gpu(ref.dy, DType::f16, Layout::nhwc);
     kernels(dx).conv2d_backward_data(dy, on_gpu(ref.w, DType::f16, Layout::nhwc), t.o, dx);

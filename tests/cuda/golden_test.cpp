@@ -68,9 +68,9 @@ const Json& cases() {
 }
 
 struct PathScope {
-  explicit PathScope(ConvPath path) : before(conv_settings()) {
+  explicit PathScope(ConvPolicy path) : before(conv_settings()) {
     ConvSettings settings = before;
-    settings.path = path;
+    settings.policy = path;
     set_conv_settings(settings);
   }
   ~PathScope() { set_conv_settings(before); }
@@ -100,7 +100,7 @@ TEST_CASE("cuda: every op and its gradients equal PyTorch's in f32") {
 }
 
 TEST_CASE("cuda: convolutions equal PyTorch's in f32 on every path") {
-  for (const ConvPath path : {ConvPath::measured, ConvPath::legacy, ConvPath::gemm}) {
+  for (const ConvPolicy path : {ConvPolicy::measure, ConvPolicy::legacy, ConvPolicy::gemm}) {
     const PathScope scope(path);
     CAPTURE(static_cast<int>(path));
     for (const Json& op_case : cases()) {
@@ -122,7 +122,7 @@ TEST_CASE("cuda: every op and its gradients are right in f16 and bf16") {
 }
 
 TEST_CASE("cuda: convolutions are right in f16 on every path") {
-  for (const ConvPath path : {ConvPath::measured, ConvPath::legacy, ConvPath::gemm}) {
+  for (const ConvPolicy path : {ConvPolicy::measure, ConvPolicy::legacy, ConvPolicy::gemm}) {
     const PathScope scope(path);
     CAPTURE(static_cast<int>(path));
     for (const Json& op_case : cases()) {

@@ -121,6 +121,10 @@ void backward_filter(const Tensor& dy, const Tensor& x, const Conv2dOptions& o, 
                      .accumulate = accumulate});
 }
 
+void set_used(const Conv2dOptions& o, ConvPass pass, bool depthwise) {
+  if (o.choice) o.choice->set_used(pass, depthwise ? "depthwise" : "im2col");
+}
+
 }  // namespace
 
 void register_conv(Kernels& k) {
@@ -128,6 +132,7 @@ void register_conv(Kernels& k) {
                 const Tensor& y) {
     dispatch_floating("conv2d", x, [&](auto type) {
       using T = decltype(type);
+      set_used(o, ConvPass::forward, is_depthwise(w, o));
       const Tensor out = nhwc_scratch(y);
       if (is_depthwise(w, o)) {
         depthwise_forward<T>(to_nhwc(x), to_nhwc(w), bias, o, out);
@@ -141,6 +146,7 @@ void register_conv(Kernels& k) {
   k.conv2d_backward_data = [](const Tensor& dy, const Tensor& w, const Conv2dOptions& o, const Tensor& dx) {
     dispatch_floating("conv2d_backward_data", dy, [&](auto type) {
       using T = decltype(type);
+      set_used(o, ConvPass::backward_data, is_depthwise(w, o));
       const Tensor out = nhwc_scratch(dx);
       if (is_depthwise(w, o)) {
         depthwise_backward_data<T>(to_nhwc(dy), to_nhwc(w), o, out);
@@ -154,6 +160,7 @@ void register_conv(Kernels& k) {
                                 bool accumulate) {
     dispatch_floating("conv2d_backward_filter", dy, [&](auto type) {
       using T = decltype(type);
+      set_used(o, ConvPass::backward_filter, is_depthwise(dw, o));
       // An NCHW gradient that is added to is brought to NHWC with what it holds.
       const Tensor out = accumulate ? to_nhwc(dw) : nhwc_scratch(dw);
       if (is_depthwise(dw, o)) {
