@@ -249,6 +249,10 @@ struct Backend {
   /// order of memory): expected and found are f64[places.size()] on the host.
   void (*conv_reference)(const ConvCall& call, std::span<const std::int64_t> places, std::span<double> expected,
                          std::span<double> found) = nullptr;
+  /// conv_plans() and use_conv_plans() of conv.hpp; the notices since the last call.
+  ConvPlans (*conv_plans)(int index) = nullptr;
+  void (*use_conv_plans)(int index, ConvPlans plans) = nullptr;
+  std::vector<std::string> (*take_conv_notices)() = nullptr;
   /// Seconds by the device's own clock that what `work` queues takes.
   double (*time)(int index, const std::function<void()>& work) = nullptr;
   /// Name and version of what the backend stands on, for `cuttle doctor`. May be null.

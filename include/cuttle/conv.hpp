@@ -9,6 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "cuttle/device.hpp"
+#include "cuttle/dtype.hpp"
+#include "cuttle/shape.hpp"
+
 /// Which algorithm computes a convolution. Without a word here the policy decides; a layer's options or a rule can name
 /// the algorithm of each pass.
 namespace cuttle {
@@ -92,6 +96,49 @@ struct ConvSettings {
 };
 ConvSettings conv_settings();
 void set_conv_settings(const ConvSettings& settings);
+
+/// What computes one convolution, with all that decides it: an entry of a plan file. Sizes in the order N,C,H,W
+/// whatever the layout.
+struct ConvPlan {
+  ConvPass pass{};
+  DType dtype{};
+  Layout layout{};
+  std::array<std::int64_t, 4> x{}, w{}, y{};
+  std::array<std::int64_t, 2> stride{}, padding{}, dilation{};
+  std::int64_t groups = 1;
+  bool bias = false, relu = false;  ///< forward: what follows in the same call
+  bool accumulate = false;          ///< backward_filter: the gradient is added to what is there
+  std::int64_t alignment = 16;      ///< bytes that every tensor's address is a multiple of, at most 16
+  bool tf32 = false, deterministic = false, reduced_precision_accumulation = true;
+
+  std::string api;   ///< graph, legacy, gemm, own, cpu
+  std::string name;  ///< as ConvAlgorithms takes it
+  int fused = 0;     ///< graph: so many of the steps that follow are in the kernel
+  std::uint64_t workspace_bytes = 0;
+  double time_us = 0;  ///< 0: it was not measured
+};
+
+/// Plans hold for the device and the library that they were made with.
+struct ConvPlans {
+  std::string device;   ///< "NVIDIA H200"
+  std::string library;  ///< "cuDNN 9.19.0"
+  std::string driver;   ///< "580.159.04"; a newer one may run them too
+  std::vector<ConvPlan> plans;
+};
+/// What the device has used so far in this process.
+ConvPlans conv_plans(Device device);
+/// These come before the policy, behind algorithms that are asked for by name. A plan that does not run, or whose
+/// workspace is above the limit, is passed over, with a line among the notices. Throws CheckpointError if they are of
+/// another device or library.
+void use_conv_plans(Device device, ConvPlans plans);
+/// What there is to say of plans that were passed over, since this was asked last.
+std::vector<std::string> take_conv_notices();
+
+/// As JSON. Throws IoError.
+void save_conv_plans(const std::string& file, const ConvPlans& plans);
+/// Throws CheckpointError naming the file and what is wrong: missing, not JSON, truncated, of another format or
+/// version, sizes that cannot be, names that do not exist.
+ConvPlans load_conv_plans(const std::string& file);
 
 /// Other settings while it lives.
 class ConvSettingsScope {
