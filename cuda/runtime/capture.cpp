@@ -34,6 +34,9 @@ class CapturedGraph final : public CapturedWork {
 class Recording {
  public:
   explicit Recording(Context& context) : context_(context) {
+    context.refuse_recording("recording a step");
+    // Memory that is taken away meanwhile cannot wait for the work that used it.
+    CUTTLE_CUDA(cudaStreamSynchronize(context.stream()));
     context.begin_recording();
     // Relaxed: the recorded step may allocate, and so may the loader's thread. What cannot be replayed is refused
     // by Context::refuse_recording.

@@ -95,11 +95,6 @@ void Context::refuse_recording(const char* what) const {
   }
 }
 
-void Context::begin_recording() {
-  refuse_recording("recording a step");
-  recording_ = true;
-}
-
 Context& context(int index) {
   static std::array<std::atomic<Context*>, kMaxDevices> contexts{};
   static std::mutex mutex;

@@ -35,7 +35,7 @@ class Context {
   bool recording() const { return recording_; }
   void refuse_recording(const char* what) const;  ///< DeviceError while a step is recorded
   /// Called by Recording alone.
-  void begin_recording();
+  void begin_recording() noexcept { recording_ = true; }
   void end_recording() noexcept { recording_ = false; }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "cuda/check.hpp"
 #include "cuda/runtime/context.hpp"
+#include "cuda/runtime/virtual_memory.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {
@@ -71,6 +72,32 @@ class CudaSource final : public memory::MemorySource {
 
   std::string name() const override { return fmt::format("cuda:{}", index_); }
 
+  Addresses reserve() override {
+    context(index_);
+    const RelaxedCapture relaxed;
+    if (!virtual_) virtual_ = VirtualMemory::of(index_);
+    return virtual_ ? virtual_->reserve() : Addresses{};
+  }
+
+  void unreserve(Addresses addresses) noexcept override { virtual_->unreserve(addresses); }
+
+  bool map(void* address, std::size_t bytes, std::size_t piece_bytes) override {
+    context(index_);
+    const RelaxedCapture relaxed;
+    if (!virtual_->map(address, bytes, piece_bytes)) return false;
+    held_ += bytes;
+    return true;
+  }
+
+  void unmap(void* address, std::size_t bytes) noexcept override {
+    wait_for_work();
+    const RelaxedCapture relaxed;
+    virtual_->unmap(address, bytes);
+    held_ -= bytes;
+  }
+
+  std::size_t granularity() const override { return virtual_ ? virtual_->granularity() : 1; }
+
   std::optional<memory::SourceUsage> usage() const override {
     std::size_t free = 0, total = 0;
     const Context& c = context(index_);
@@ -86,8 +113,18 @@ class CudaSource final : public memory::MemorySource {
   }
 
  private:
+  /// While a step is recorded none is queued: Recording waits before it begins.
+  void wait_for_work() const noexcept {
+    try {
+      if (!context(index_).recording() && cudaDeviceSynchronize() != cudaSuccess) cudaGetLastError();
+    } catch (const Error&) {
+      return;  // at exit the driver may be gone, and its work with it
+    }
+  }
+
   int index_;
   std::uint64_t held_ = 0;
+  std::unique_ptr<VirtualMemory> virtual_;
 };
 
 }  // namespace

@@ -38,10 +38,11 @@ class MemorySource {
   /// More addresses than the device has memory, aligned to granularity(), with nothing behind them.
   virtual Addresses reserve() { return {}; }
   virtual void unreserve(Addresses) noexcept {}  ///< when nothing is mapped there
-  /// Puts memory behind reserved addresses; false where there is no room. Multiples of granularity().
-  virtual bool map(void* /*address*/, std::size_t /*bytes*/) { return false; }
-  virtual void unmap(void* /*address*/, std::size_t /*bytes*/) noexcept {}  ///< what one call of map() got
-  virtual std::size_t granularity() const { return 1; }                     ///< of map(), bytes
+  /// Puts memory behind reserved addresses, in pieces of `piece_bytes` (the last may be smaller); false where there is
+  /// no room for all of it. Address and sizes are multiples of granularity().
+  virtual bool map(void* /*address*/, std::size_t /*bytes*/, std::size_t /*piece_bytes*/) { return false; }
+  virtual void unmap(void* /*address*/, std::size_t /*bytes*/) noexcept {}  ///< one piece
+  virtual std::size_t granularity() const { return 1; }                     ///< bytes
 };
 
 /// Host memory, aligned to 256 bytes.
@@ -53,7 +54,7 @@ class HostSource final : public MemorySource {
   std::optional<SourceUsage> usage() const override;
   Addresses reserve() override;
   void unreserve(Addresses addresses) noexcept override;
-  bool map(void* address, std::size_t bytes) override;
+  bool map(void* address, std::size_t bytes, std::size_t piece_bytes) override;
   void unmap(void* address, std::size_t bytes) noexcept override;
   std::size_t granularity() const override;
 };
@@ -68,7 +69,7 @@ class CappedSource final : public MemorySource {
   std::optional<SourceUsage> usage() const override;
   Addresses reserve() override { return base_->reserve(); }
   void unreserve(Addresses addresses) noexcept override { base_->unreserve(addresses); }
-  bool map(void* address, std::size_t bytes) override;
+  bool map(void* address, std::size_t bytes, std::size_t piece_bytes) override;
   void unmap(void* address, std::size_t bytes) noexcept override;
   std::size_t granularity() const override { return base_->granularity(); }
 

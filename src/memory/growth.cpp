@@ -101,8 +101,8 @@ bool CachingAllocator::Impl::reserve_segment(const Pool& pool, bool is_small, st
 Block* CachingAllocator::Impl::extend(Pool& pool, const Place& place) {
   Block* block = place.unmapped;
   Segment& segment = *block->segment;
-  const std::size_t usual =
-      std::min(extent_bytes(place.bytes, segment.is_small, counters.reserved_bytes), block->bytes);
+  const std::size_t wanted = extent_bytes(place.bytes, segment.is_small, counters.reserved_bytes);
+  const std::size_t usual = std::min(round_up(wanted, source->granularity()), block->bytes);
   std::size_t bytes = usual;
   if (!map(segment, block->address, bytes, pool)) {
     bytes = place.bytes;
@@ -120,24 +120,17 @@ Block* CachingAllocator::Impl::extend(Pool& pool, const Place& place) {
   return settle(slab, block);
 }
 
-/// All or nothing.
 bool CachingAllocator::Impl::map(Segment& segment, std::byte* address, std::size_t bytes, const Pool& pool) {
   if (limit && counters.reserved_bytes + bytes > *limit) return false;
-  std::vector<Extent> added;
-  for (std::size_t done = 0; done < bytes; done += added.back().bytes) {
-    added.push_back({address + done, std::min(bytes - done, kMostExtent)});
-  }
   std::vector<Extent>& extents = segment.extents;
-  extents.reserve(extents.size() + added.size());  // nothing may fail once the source has given memory
-  for (std::size_t i = 0; i < added.size(); ++i) {
-    if (source->map(added[i].address, added[i].bytes)) continue;
-    while (i-- > 0) source->unmap(added[i].address, added[i].bytes);
-    return false;
+  const std::size_t pieces = (bytes + kMostExtent - 1) / kMostExtent;
+  extents.reserve(extents.size() + pieces);  // nothing may fail once the source has given memory
+  if (!source->map(address, bytes, kMostExtent)) return false;
+  auto at = std::find_if(extents.begin(), extents.end(), [&](const Extent& each) { return each.address > address; });
+  for (std::size_t done = 0; done < bytes; done += kMostExtent, ++at) {
+    at = extents.insert(at, {address + done, std::min(bytes - done, kMostExtent)});
+    count_extent(*at, pool);
   }
-  const auto behind =
-      std::find_if(extents.begin(), extents.end(), [&](const Extent& e) { return e.address > address; });
-  extents.insert(behind, added.begin(), added.end());
-  for (const Extent& extent : added) count_extent(extent, pool);
   return true;
 }
 

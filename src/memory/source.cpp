@@ -76,7 +76,7 @@ MemorySource::Addresses HostSource::reserve() {
 
 void HostSource::unreserve(Addresses addresses) noexcept { munmap(addresses.begin, addresses.bytes); }
 
-bool HostSource::map(void* address, std::size_t bytes) {
+bool HostSource::map(void* address, std::size_t bytes, std::size_t) {
   if (!has_room(bytes) || mprotect(address, bytes, kWritable) != 0) return false;
   advise_huge_pages(address, bytes);
   return true;
@@ -103,8 +103,8 @@ void CappedSource::deallocate(void* pointer, std::size_t bytes) noexcept {
   used_ -= bytes;
 }
 
-bool CappedSource::map(void* address, std::size_t bytes) {
-  if (bytes > capacity_ - used_ || !base_->map(address, bytes)) return false;
+bool CappedSource::map(void* address, std::size_t bytes, std::size_t piece_bytes) {
+  if (bytes > capacity_ - used_ || !base_->map(address, bytes, piece_bytes)) return false;
   used_ += bytes;
   return true;
 }

@@ -65,6 +65,29 @@ TEST_CASE("cuda: scratch of a recorded step is nobody else's between replays") {
   }
 }
 
+TEST_CASE("cuda: memory comes and goes while a step is recorded") {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  memory::CachingAllocator& allocator = memory::allocator(gpu());
+  const Tensor x = Tensor::full({40 << 18}, 3, {.device = gpu()});  // 40 MiB
+  empty_cache();
+  {
+    std::vector<Tensor> small;
+    for (int k = 0; k < 60; ++k) small.push_back(Tensor::full({1 << 18}, 1, {.device = gpu()}));
+  }
+  allocator.set_limit(allocator.stats().reserved_bytes + 30 * kMiB);
+  const std::uint64_t retries = allocator.stats().retries;
+  Tensor y;
+  const StepPool pool;
+  const auto step = pool.record([&] {
+    NoGrad no_grad;
+    y = add(add(x, x), x);  // 80 MiB more: the small tensors' memory has to go
+  });
+  allocator.set_limit(std::nullopt);
+  CHECK(allocator.stats().retries > retries);
+  step->replay();
+  CHECK(all_equal(y, 9));
+}
+
 TEST_CASE("cuda: a recorded convolution keeps its workspace when a later one needs more") {
   const auto options = Conv2dOptions{.padding = 1};
   const auto run = [&](const Tensor& x, const Tensor& w) { return conv2d(x, w, {}, options); };

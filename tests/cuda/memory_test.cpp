@@ -35,7 +35,8 @@ bool device_works() { return all_equal(Tensor::full({1000}, 3, {.device = gpu()}
 TEST_CASE("cuda: the memory limit gives an out-of-memory error and leaves the device working") {
   {
     const RoomFor room(64 * kMiB);
-    CHECK_THROWS_AS(bytes_on(gpu(), 65 * kMiB), OutOfMemoryError);
+    const memory::Stats stats = memory::allocator(gpu()).stats();
+    CHECK_THROWS_AS(bytes_on(gpu(), 65 * kMiB + stats.reserved_bytes - stats.allocated_bytes), OutOfMemoryError);
     CHECK(device_works());
     CHECK_NOTHROW(bytes_on(gpu(), 40 * kMiB));
   }
@@ -60,10 +61,32 @@ TEST_CASE("cuda: a request that the card has no room for leaves no error behind"
 TEST_CASE("cuda: an allocator over a source that fails asks again and then reports") {
   memory::CachingAllocator allocator(
       std::make_unique<test::FailingSource>(gpu_backend().make_source(gpu().index), 2, 1), gpu());
-  memory::Block* first = allocator.allocate(30 * kMiB);
-  allocator.free(first);
+  allocator.free(allocator.allocate(100));
   CHECK_NOTHROW(allocator.free(allocator.allocate(50 * kMiB)));
   CHECK(allocator.stats().retries == 1);
+  CHECK(device_works());
+}
+
+TEST_CASE("cuda: a block spans what the card gave in pieces, and what was given back comes again") {
+  memory::CachingAllocator allocator(gpu_backend().make_source(gpu().index), gpu());
+  const std::size_t bytes = 90 * kMiB;
+  for (const std::uint32_t seed : {1u, 2u}) {
+    std::vector<memory::Block*> pieces;
+    for (int i = 0; i < 3; ++i) pieces.push_back(allocator.allocate(30 * kMiB));
+    for (memory::Block* piece : pieces) allocator.free(piece);
+    memory::Block* const block = allocator.allocate(bytes);
+    void* const pointer = memory::CachingAllocator::pointer(block);
+    const std::vector<std::uint8_t> sent = some_bytes(bytes, seed);
+    std::vector<std::uint8_t> received(bytes);
+    gpu_backend().copy(pointer, gpu(), sent.data(), kCpu, bytes);
+    gpu_backend().copy(received.data(), kCpu, pointer, gpu(), bytes);
+    CHECK(received == sent);
+    CHECK(allocator.stats().reserved_bytes >= bytes);
+    CHECK(allocator.stats().reserved_bytes <= 2 * bytes);
+    allocator.free(block);
+    CHECK(allocator.empty_cache() >= bytes);
+    CHECK(allocator.stats().reserved_bytes == 0);
+  }
   CHECK(device_works());
 }
 

@@ -21,7 +21,9 @@ class FailingSource final : public memory::MemorySource {
   std::optional<memory::SourceUsage> usage() const override { return base_->usage(); }
   Addresses reserve() override { return base_->reserve(); }
   void unreserve(Addresses addresses) noexcept override { base_->unreserve(addresses); }
-  bool map(void* address, std::size_t bytes) override { return !fails() && base_->map(address, bytes); }
+  bool map(void* address, std::size_t bytes, std::size_t piece_bytes) override {
+    return !fails() && base_->map(address, bytes, piece_bytes);
+  }
   void unmap(void* address, std::size_t bytes) noexcept override { base_->unmap(address, bytes); }
   std::size_t granularity() const override { return base_->granularity(); }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -32,7 +33,7 @@ class ReservingSource final : public memory::MemorySource {
     if (inside != live_->end() && inside->first < begin + addresses.bytes) std::terminate();
     --reservations;
   }
-  bool map(void* address, std::size_t bytes) override {
+  bool map(void* address, std::size_t bytes, std::size_t piece_bytes) override {
     auto* const begin = static_cast<std::byte*>(address);
     if (bytes == 0 || bytes % kGranularity != 0 || reinterpret_cast<std::uintptr_t>(begin) % kGranularity != 0) {
       std::terminate();
@@ -40,7 +41,9 @@ class ReservingSource final : public memory::MemorySource {
     const auto behind = live_->lower_bound(begin);
     if (behind != live_->end() && behind->first < begin + bytes) std::terminate();
     if (behind != live_->begin() && std::prev(behind)->first + std::prev(behind)->second > begin) std::terminate();
-    live_->emplace(begin, bytes);
+    for (std::size_t done = 0; done < bytes; done += piece_bytes) {
+      live_->emplace(begin + done, std::min(bytes - done, piece_bytes));
+    }
     return true;
   }
   void unmap(void* address, std::size_t bytes) noexcept override {
