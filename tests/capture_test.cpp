@@ -9,6 +9,7 @@
 #include "cuttle/optim.hpp"
 #include "cuttle/random.hpp"
 #include "kernels.hpp"
+#include "support/idle_kernels.hpp"
 #include "support/quadrants.hpp"
 #include "train/stepper.hpp"
 
@@ -18,11 +19,8 @@ namespace {
 
 using namespace cuttle;
 using namespace cuttle::train;
+using cuttle::test::do_nothing;
 using cuttle::test::quadrants;
-
-template <class... Args> void do_nothing(Slot<void(Args...)>& slot) {
-  slot = [](Args...) {};
-}
 
 int recordings = 0, replays = 0;
 optim::Optimizer* optimizer = nullptr;  // whose count of steps is the host's, not recorded

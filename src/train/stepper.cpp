@@ -80,9 +80,7 @@ void Stepper::queue(const Window& window) {
 }
 
 void Stepper::run(const Window& window) {
-  if (!graph_) return queue(window);
-  // Between two replays nothing lives in the recorded step's memory: this step needs no more beside it.
-  const AllocationScope scope(device_, pool_);
+  const AllocationScope scope = memory_scope();
   queue(window);
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/capture.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/optim.hpp"
 #include "cuttle/philox.hpp"
@@ -46,6 +47,9 @@ class Stepper {
   LossScale loss_scale() const;  ///< waits for the device
   void set_loss_scale(const LossScale& state);
   bool captured() const { return graph_ != nullptr; }
+  /// While it lives, this thread allocates in the recorded step's memory, which is free between steps: for work whose
+  /// tensors are gone before the next step.
+  AllocationScope memory_scope() const { return {device_, pool_}; }
   /// Why steps are not recorded although the backend could; empty otherwise.
   const std::string& why_not_captured() const { return why_not_captured_; }
 

@@ -270,6 +270,7 @@ bool Trainer::finish_epoch() {
 }
 
 bool Trainer::test(const std::function<bool()>& stop) {
+  const AllocationScope memory_scope = stepper_->memory_scope();
   const std::optional<Evaluation> result =
       evaluate(*module_, test_set_, config_.batch, device_, dtype_of(config_.precision), stop);
   if (!result) return false;
