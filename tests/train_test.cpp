@@ -450,13 +450,18 @@ TEST_CASE("every setting survives being saved") {
   c.precision = Precision::tf32;
   c.augment = Augment::crop_flip;
   c.conv = ConvPolicy::gemm;
+  c.algo = {"fwd=gemm", "conv1=auto"};
+  c.measure_limit = 4;
+  c.no_cudnn = c.no_reduced_precision = true;
+  c.tf32_conv = true;
+  c.tf32_matmul = false;
   c.deterministic = true;
   c.workspace_limit = 1 << 19;
   c.memory_limit = 1 << 20;
   c.threads = 2;
   c.seed = 9;
   const nlohmann::ordered_json defaults = to_json(TrainConfig()), saved = to_json(c);
-  CHECK(saved.size() == 25);
+  CHECK(saved.size() == 31);
   for (const auto& item : saved.items()) {
     const std::string& key = item.key();
     CAPTURE(key);

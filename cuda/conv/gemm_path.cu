@@ -80,6 +80,7 @@ class GemmRunner final : public ConvRunner {
       : pass_(key.which()),
         accumulate_(key.accumulate != 0),
         relu_(key.relu != 0),
+        tf32_(key.tf32 != 0),
         dtype_(key.type()),
         z_(sizes_of(key)),
         element_(static_cast<std::int64_t>(size_of(dtype_))) {
@@ -156,7 +157,7 @@ class GemmRunner final : public ConvRunner {
       const std::int64_t rows = std::min(rows_, total - first);
       const void* x = patches(context, o.a, scratch, first, rows);
       gemm(context, rows, z_.group_filters(), z_.group_patch(), rows_of(x, z_.patch()),
-           transpose(filters(o.b.raw_data(), dtype_)), rows_of(at(o.out, first * z_.k), z_.k), 0, z_.groups);
+           transpose(filters(o.b.raw_data(), dtype_)), rows_of(at(o.out, first * z_.k), z_.k), 0, tf32_, z_.groups);
     }
     add_bias_relu(o, relu_);
   }
@@ -172,7 +173,7 @@ class GemmRunner final : public ConvRunner {
       const void* x = patches(context, o.b, scratch, first, rows);
       const float beta = first > 0 || (in_place && accumulate) ? 1.0f : 0.0f;
       gemm(context, z_.group_filters(), z_.group_patch(), rows, transpose(rows_of(at(o.a, first * z_.k), z_.k)),
-           rows_of(x, z_.patch()), filters(sum.raw_data(), DType::f32), beta, z_.groups);
+           rows_of(x, z_.patch()), filters(sum.raw_data(), DType::f32), beta, tf32_, z_.groups);
     }
     if (!in_place) sum_parts(pointer<float>(sum), 1, o.out, accumulate);
   }
@@ -181,7 +182,7 @@ class GemmRunner final : public ConvRunner {
     const Tensor w = o.b;
     const auto product = [&](std::int64_t first, std::int64_t rows, const void* out) {
       gemm(context, rows, z_.group_patch(), z_.group_filters(), rows_of(at(o.a, first * z_.k), z_.k),
-           filters(w.raw_data(), dtype_), rows_of(out, z_.patch()), 0, z_.groups);
+           filters(w.raw_data(), dtype_), rows_of(out, z_.patch()), 0, tf32_, z_.groups);
     };
     if (z_.is_pixel()) {
       const std::int64_t total = z_.n * z_.p * z_.q;
@@ -218,7 +219,7 @@ class GemmRunner final : public ConvRunner {
   }
 
   Pass pass_;
-  bool accumulate_, relu_;
+  bool accumulate_, relu_, tf32_;
   DType dtype_;
   Sizes z_;
   std::int64_t element_;

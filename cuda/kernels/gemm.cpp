@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "cuda/check.hpp"
-#include "cuttle/conv.hpp"
 #include "cuttle/error.hpp"
 
 namespace cuttle::cuda {
@@ -33,14 +32,14 @@ int blas_size(std::int64_t size) {
 
 // cuBLAS is column-major, where a row-major matrix is its own transpose: out^T = b^T a^T.
 void gemm(Context& context, std::int64_t rows, std::int64_t columns, std::int64_t inner, const Matrix& a,
-          const Matrix& b, const Matrix& out, float beta, std::int64_t batch) {
+          const Matrix& b, const Matrix& out, float beta, bool tf32, std::int64_t batch) {
   const float one = 1;
   CUTTLE_CUBLAS(cublasGemmStridedBatchedEx(
       context.cublas(), b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
       blas_size(columns), blas_size(rows), blas_size(inner), &one, b.data, cuda_type(b.dtype), blas_size(b.row_stride),
       b.batch_stride, a.data, cuda_type(a.dtype), blas_size(a.row_stride), a.batch_stride, &beta,
       const_cast<void*>(out.data), cuda_type(out.dtype), blas_size(out.row_stride), out.batch_stride, blas_size(batch),
-      compute_type(a.dtype, conv_settings().tf32), CUBLAS_GEMM_DEFAULT));
+      compute_type(a.dtype, tf32), CUBLAS_GEMM_DEFAULT));
 }
 
 }  // namespace cuttle::cuda

@@ -14,9 +14,9 @@ struct Matrix {
 };
 
 /// out[rows, columns] = a[rows, inner] b[inner, columns] + beta * out, accumulated in f32; out may be f32 beside 16-bit
-/// inputs. f32 is rounded to TF32 only where conv_settings().tf32. Throws ShapeError where a size is 2^31 or more.
+/// inputs. f32 is rounded to TF32 only where `tf32`. Throws ShapeError where a size is 2^31 or more.
 void gemm(Context& context, std::int64_t rows, std::int64_t columns, std::int64_t inner, const Matrix& a,
-          const Matrix& b, const Matrix& out, float beta, std::int64_t batch = 1);
+          const Matrix& b, const Matrix& out, float beta, bool tf32, std::int64_t batch = 1);
 
 cudaDataType_t cuda_type(DType dtype);  ///< DtypeError unless f32, f16 or bf16
 cublasComputeType_t compute_type(DType dtype, bool tf32);

@@ -11,7 +11,7 @@
 #include "cuda/kernels/bias.hpp"
 #include "cuda/kernels/gemm.hpp"
 #include "cuda/register.hpp"
-#include "cuttle/conv.hpp"
+#include "cuttle/matmul.hpp"
 
 namespace cuttle::cuda {
 
@@ -109,7 +109,7 @@ bool fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool rel
   static auto& algorithms = *new std::map<std::array<std::int64_t, 7>, std::optional<cublasLtMatmulHeuristicResult_t>>;
   Context& c = context(x);
   const auto handle = reinterpret_cast<cublasLtHandle_t>(c.cublas());  // documented: a cuBLAS handle is an Lt handle
-  const bool tf32 = conv_settings().tf32;
+  const bool tf32 = matmul_settings().tf32;
   const FusedProduct product(x, w, bias, relu, tf32);
   std::optional<cublasLtMatmulHeuristicResult_t> algorithm;
   {
@@ -128,7 +128,7 @@ bool fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool rel
 void linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, const Tensor& y) {
   blas_size(x.size(0));
   if ((bias.defined() || relu) && fused_linear(x, w, bias, relu, y)) return;
-  gemm(context(x), x.size(0), w.size(0), x.size(1), matrix(x), matrix(w, true), matrix(y), 0);
+  gemm(context(x), x.size(0), w.size(0), x.size(1), matrix(x), matrix(w, true), matrix(y), 0, matmul_settings().tf32);
   if (bias.defined()) {
     add_bias(bias, y, relu);
   } else if (relu) {
@@ -137,11 +137,12 @@ void linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool relu, con
 }
 
 void linear_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx) {
-  gemm(context(dy), dy.size(0), w.size(1), w.size(0), matrix(dy), matrix(w), matrix(dx), 0);
+  gemm(context(dy), dy.size(0), w.size(1), w.size(0), matrix(dy), matrix(w), matrix(dx), 0, matmul_settings().tf32);
 }
 
 void linear_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate) {
-  gemm(context(dy), dw.size(0), dw.size(1), dy.size(0), matrix(dy, true), matrix(x), matrix(dw), accumulate ? 1.0f : 0);
+  gemm(context(dy), dw.size(0), dw.size(1), dy.size(0), matrix(dy, true), matrix(x), matrix(dw), accumulate ? 1.0f : 0,
+       matmul_settings().tf32);
 }
 
 }  // namespace

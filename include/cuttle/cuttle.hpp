@@ -4,6 +4,7 @@
 #include "cuttle/device.hpp"
 #include "cuttle/dtype.hpp"
 #include "cuttle/error.hpp"
+#include "cuttle/matmul.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/models.hpp"
 #include "cuttle/nn.hpp"

@@ -103,6 +103,7 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
   manual_seed(c.seed);
   const std::unique_ptr<nn::Module> module = train::make_module(spec);
   module->to(device);
+  nn::apply_conv_rules(*module, train::conv_rules(c));
   const std::unique_ptr<optim::Optimizer> optimizer = train::make_optimizer(c, *module);
   const data::Batch batch =
       data::Loader(set, {.batch = c.batch, .drop_last = true, .device = device, .dtype = train::dtype_of(c.precision)})
@@ -134,6 +135,7 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
                                    {"layout", layout},
                                    {"device", device.str()},
                                    {"conv", train::name_of(c.conv)},
+                                   {"algo", c.algo},
                                    {"graph", stepper.captured()},
                                    {"threads", num_threads()},
                                    {"ms", 1e3 * timing.median_s},
@@ -164,10 +166,9 @@ void run_on(BenchFlags& flags, Device device, const WantedImages& images) {
 void run(BenchFlags flags) {
   train::TrainConfig& c = flags.config;
   put_into(c, flags.device);
-  train::validate(c);
   if (flags.steps < 1)
     throw UsageError(fmt::format("--steps {} is not possible", flags.steps), "--steps must be at least 1");
-  const Device device = apply(flags.device);
+  const Device device = apply(c);
   const WantedImages images = wanted_by_model(c.model, c.size);
   try {
     run_on(flags, device, images);

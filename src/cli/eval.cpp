@@ -93,20 +93,21 @@ void print_confusion(const train::Evaluation& e, const train::ModelSpec& spec) {
 void run(const EvalFlags& flags) {
   if (flags.batch < 1)
     throw UsageError(fmt::format("--batch {} is not possible", flags.batch), "--batch must be at least 1");
-  const Device device = apply(flags.device);
+  train::TrainConfig config;
+  put_into(config, flags.device);
+  const Device device = apply(config);
   const train::ModelFile file = train::load_model(flags.weights);
   const WantedImages wanted = file.spec ? WantedImages{file.spec->channels, file.spec->size,
                                                        static_cast<std::int64_t>(file.spec->classes.size())}
                                         : WantedImages{};
   data::ImageSet set = open_images(data_or_default(flags.data), data::Split::test, wanted);
-  const TrainedModel trained = load_trained(file, flags.model, &set, device);
+  const TrainedModel trained = load_trained(file, flags.model, &set, config, device);
   set.mean = trained.spec.mean;
   set.stddev = trained.spec.stddev;
 
   const auto start = std::chrono::steady_clock::now();
-  const train::Evaluation e = train::evaluate(*trained.module, set, flags.batch, device,
-                                              train::dtype_of(train::parse_precision(flags.device.precision)))
-                                  .value();
+  const train::Evaluation e =
+      train::evaluate(*trained.module, set, flags.batch, device, train::dtype_of(config.precision)).value();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (flags.device.json) {
     say("{}\n", to_text(to_json(e, trained.spec, seconds, memory::allocator(device).stats())));

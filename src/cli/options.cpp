@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/output.hpp"
+#include "core/text.hpp"
 #include "cuttle/error.hpp"
 #include "cuttle/memory.hpp"
 #include "cuttle/models.hpp"
@@ -59,15 +60,8 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
       .add_option("--precision", flags.precision,
                   "fp32; tf32, which the CPU computes in fp32; on a GPU also fp16 or bf16, with fp32 weights")
       ->capture_default_str();
-  command
-      .add_option("--conv", flags.conv,
-                  "how a GPU computes convolutions: heuristic, measure (times cuDNN's plans), legacy, or gemm, which "
-                  "does without cuDNN")
-      ->capture_default_str();
   command.add_option("--memory-limit", flags.memory_limit, "most memory to reserve: 64MiB, 2GiB, 500MB or bytes");
-  command.add_option("--workspace-limit", flags.workspace_limit, "most scratch memory of a convolution on a GPU");
-  command.add_flag("--deterministic", flags.deterministic)
-      ->description("equal runs give equal bits; on the CPU they do anyway, with any number of threads");
+  add_conv_flags(command, flags.conv);
   command.add_option("--threads", flags.threads, "CPU threads; 0 takes all cores")->capture_default_str();
   command.add_flag("--json", flags.json, "JSON lines on stdout, and nothing else there");
 }
@@ -126,27 +120,24 @@ void apply_threads(int threads) {
 
 void put_into(train::TrainConfig& c, const DeviceFlags& flags) {
   c.precision = train::parse_precision(flags.precision);
-  c.conv = train::parse_conv(flags.conv);
-  c.deterministic = flags.deterministic;
+  put_into(c, flags.conv);
   c.device = flags.device;
   c.threads = flags.threads;
   if (!flags.memory_limit.empty()) c.memory_limit = parse_bytes("--memory-limit", flags.memory_limit);
-  if (!flags.workspace_limit.empty()) c.workspace_limit = parse_bytes("--workspace-limit", flags.workspace_limit);
 }
 
-Device apply(const DeviceFlags& flags) {
-  train::TrainConfig config;
-  put_into(config, flags);
-  const Device device = parse_device(flags.device);
-  say_if_no_gpu(flags.device);
+Device apply(const train::TrainConfig& config) {
+  apply_threads(config.threads);
+  train::validate(config);
+  const Device device = parse_device(config.device);
+  say_if_no_gpu(config.device);
   train::check_precision(config.precision, device);
-  train::apply_conv_settings(config);
-  apply_threads(flags.threads);
+  train::apply_compute_settings(config);
   if (config.memory_limit) memory::allocator(device).set_limit(config.memory_limit);
   return device;
 }
 
-std::uint64_t parse_bytes(const std::string& flag, const std::string& text) {
+std::uint64_t parse_bytes(const std::string& flag, const std::string& text, std::uint64_t least) {
   static constexpr std::array<std::pair<std::string_view, double>, 8> units{
       {{"", 1}, {"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}}};
   double value = 0;
@@ -154,7 +145,12 @@ std::uint64_t parse_bytes(const std::string& flag, const std::string& text) {
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   for (const auto& [name, factor] : units) {
     const double bytes = value * factor;
-    if (error == std::errc() && unit == name && bytes >= 1 && bytes < 0x1p63) return static_cast<std::uint64_t>(bytes);
+    if (error != std::errc() || unit != name) continue;
+    const bool possible = bytes >= static_cast<double>(least) && bytes <= static_cast<double>(train::kMostBytes);
+    if (possible) return static_cast<std::uint64_t>(bytes);
+    throw UsageError(
+        fmt::format("{} {} is not possible", flag, text),
+        fmt::format("{} must be within {} and {}", flag, format_bytes(least), format_bytes(train::kMostBytes)));
   }
   throw UsageError(fmt::format("{} '{}' is not a size", flag, text), "write 64MiB, 2GiB, 500MB or a number of bytes");
 }
@@ -200,7 +196,7 @@ data::ImageSet open_images(const std::string& path, data::Split split, const Wan
 }
 
 TrainedModel load_trained(const train::ModelFile& file, const std::string& model, const data::ImageSet* set,
-                          Device device) {
+                          const train::TrainConfig& config, Device device) {
   TrainedModel result;
   if (file.spec) {
     if (!model.empty() && model != file.spec->architecture) {
@@ -216,6 +212,7 @@ TrainedModel load_trained(const train::ModelFile& file, const std::string& model
   }
   result.module = train::make_module(result.spec);
   train::apply_weights(file, *result.module);
+  nn::apply_conv_rules(*result.module, train::conv_rules(config));
   result.module->to(device);
   result.module->eval();
   return result;

@@ -115,7 +115,9 @@ void run(const PredictFlags& flags) {
   if (flags.files.empty() && !flags.index) {
     throw UsageError("there is nothing to predict", "name picture files, or a test image of the data with --index N");
   }
-  const Device device = apply(flags.device);
+  train::TrainConfig config;
+  put_into(config, flags.device);
+  const Device device = apply(config);
   const train::ModelFile file = train::load_model(flags.weights);
   const WantedImages wanted = file.spec ? WantedImages{file.spec->channels, file.spec->size,
                                                        static_cast<std::int64_t>(file.spec->classes.size())}
@@ -123,7 +125,7 @@ void run(const PredictFlags& flags) {
   std::optional<data::ImageSet> set;
   if (flags.index || (!file.spec && !flags.data.empty()))
     set = open_images(data_or_default(flags.data), data::Split::test, wanted);
-  const TrainedModel trained = load_trained(file, flags.model, set ? &*set : nullptr, device);
+  const TrainedModel trained = load_trained(file, flags.model, set ? &*set : nullptr, config, device);
 
   const bool small = trained.spec.channels == 1 && trained.spec.size <= kLargestDrawn;
   const bool show = flags.show || (small && isatty(STDOUT_FILENO));

@@ -78,9 +78,10 @@ void complete(TrainFlags& flags) {
   apply_threads(c.threads);
 }
 
-/// Names, without dashes, of the flags that stand on the command line.
+/// Names, without dashes, of the flags that stand on the command line. Rules in the environment are flags too.
 std::vector<std::string> given_flags(const CLI::App& command) {
   std::vector<std::string> names;
+  if (!conv_rules_from_environment().empty()) names.push_back("algo");
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() > 0 && !option->get_lnames().empty()) names.push_back(option->get_lnames().front());
   }

@@ -1,6 +1,7 @@
 #include "report/report.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -135,7 +136,10 @@ std::string settings(const Report& r) {
   values["threads"] = r.start.threads;
   values["device"] = r.start.device;
   for (const auto& [key, value] : values.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const std::string text = value.is_string() ? value.get<std::string>()
+                             : value.is_array()
+                                 ? fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ", "))
+                                 : value.dump();
     if (!text.empty()) html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escape(key), escape(text));
   }
   return html + "</dl></div>\n";

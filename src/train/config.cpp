@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <type_traits>
 #include <utility>
 
+#include "core/text.hpp"
 #include "cuttle/error.hpp"
+#include "cuttle/matmul.hpp"
 #include "cuttle/threads.hpp"
 #include "data/batch_count.hpp"
 #include "io/json.hpp"
@@ -24,6 +27,7 @@ constexpr std::int64_t kDefaultEpochs = 2;
 // Far above any use, and small enough that no product of them and of a set's size overflows.
 constexpr std::int64_t kMostEpochs = 1'000'000, kMostSteps = 1'000'000'000'000;
 constexpr std::int64_t kMostBatch = std::int64_t{1} << 31;
+constexpr std::int64_t kMostCandidates = 10'000;
 
 template <class T> using Choice = std::pair<std::string_view, T>;
 
@@ -62,7 +66,8 @@ void require(bool holds, std::string_view flag, const std::string& value, std::s
   if (!holds) throw UsageError(fmt::format("{} {} is not possible", flag, value), fmt::format("{} {}", flag, rule));
 }
 
-void require_within(std::string_view flag, std::int64_t value, std::int64_t least, std::int64_t most) {
+template <std::integral T>
+void require_within(std::string_view flag, T value, std::type_identity_t<T> least, std::type_identity_t<T> most) {
   require(value >= least && value <= most, flag, fmt::format("{}", value),
           fmt::format("must be within {} and {}", least, most));
 }
@@ -96,7 +101,13 @@ template <class Config, class Visit> void for_each_setting(Config& c, Visit visi
   visit("augment", c.augment);
   visit("device", c.device);
   visit("precision", c.precision);
+  visit("tf32-conv", c.tf32_conv);
+  visit("tf32-matmul", c.tf32_matmul);
   visit("conv", c.conv);
+  visit("algo", c.algo);
+  visit("measure-limit", c.measure_limit);
+  visit("no-cudnn", c.no_cudnn);
+  visit("no-reduced-precision", c.no_reduced_precision);
   visit("deterministic", c.deterministic);
   visit("memory-limit", c.memory_limit);
   visit("workspace-limit", c.workspace_limit);
@@ -168,11 +179,46 @@ void check_precision(Precision precision, Device device) {
   }
 }
 
-void apply_conv_settings(const TrainConfig& c) {
+void apply_compute_settings(const TrainConfig& c) {
+  const bool tf32 = c.precision == Precision::tf32;
   set_conv_settings({.policy = c.conv,
-                     .tf32 = c.precision == Precision::tf32,
+                     .measure_limit = static_cast<int>(c.measure_limit),
+                     .cudnn = !c.no_cudnn,
+                     .tf32 = c.tf32_conv.value_or(tf32),
                      .deterministic = c.deterministic,
+                     .reduced_precision_accumulation = !c.no_reduced_precision,
                      .workspace_limit = c.workspace_limit});
+  set_matmul_settings({.tf32 = c.tf32_matmul.value_or(tf32)});
+}
+
+std::vector<ConvRule> conv_rules(const TrainConfig& c) {
+  std::vector<ConvRule> rules;
+  for (const std::string& text : c.algo) {
+    try {
+      rules.push_back(parse_conv_rule(text));
+    } catch (const UsageError& error) {
+      throw UsageError("--algo " + error.cause(), error.hint());
+    }
+  }
+  return rules;
+}
+
+std::string describe_convolutions(const TrainConfig& c) {
+  const TrainConfig usual;
+  std::vector<std::string> parts;
+  const auto add = [&](bool differs, std::string text) {
+    if (differs) parts.push_back(std::move(text));
+  };
+  add(c.conv != usual.conv, std::string(name_of(c.conv)));
+  add(c.measure_limit != usual.measure_limit, fmt::format("{} candidates", c.measure_limit));
+  for (const std::string& rule : c.algo) add(true, rule);
+  add(c.no_cudnn, "without cuDNN");
+  add(c.deterministic, "deterministic");
+  add(c.no_reduced_precision, "no accumulation in 16 bits");
+  add(c.tf32_conv && *c.tf32_conv != (c.precision == Precision::tf32),
+      c.tf32_conv.value_or(false) ? "TF32" : "no TF32");
+  if (c.workspace_limit) add(true, fmt::format("at most {} of workspace", format_bytes(*c.workspace_limit)));
+  return parts.empty() ? std::string() : fmt::format("convolutions: {}", fmt::join(parts, ", "));
 }
 
 void validate(const TrainConfig& c) {
@@ -183,6 +229,10 @@ void validate(const TrainConfig& c) {
   require_within("--size", c.size, 0, kMostSize);
   require_within("--warmup", c.warmup, 0, kMostSteps);
   require_within("--threads", c.threads, 0, kMostThreads);
+  require_within("--measure-limit", c.measure_limit, 1, kMostCandidates);
+  require_within("--memory-limit", c.memory_limit.value_or(1), std::uint64_t{1}, kMostBytes);
+  require_within("--workspace-limit", c.workspace_limit.value_or(0), std::uint64_t{0}, kMostBytes);
+  conv_rules(c);
   if (c.lr) require(std::isfinite(*c.lr) && *c.lr > 0, "--lr", fmt::format("{}", *c.lr), "must be a number above 0");
   if (c.weight_decay) require_not_negative("--weight-decay", *c.weight_decay);
   require_not_negative("--clip-grad-norm", c.clip_grad_norm);
@@ -207,6 +257,8 @@ void resolve_for(TrainConfig& c, std::int64_t train_images) {
   const bool sgd = c.optimizer == OptimizerKind::sgd;
   if (!c.lr) c.lr = sgd ? 0.05 : 2e-3;
   if (!c.weight_decay) c.weight_decay = sgd ? 5e-4 : 1e-2;
+  if (!c.tf32_conv) c.tf32_conv = c.precision == Precision::tf32;
+  if (!c.tf32_matmul) c.tf32_matmul = c.precision == Precision::tf32;
 }
 
 nlohmann::ordered_json to_json(const TrainConfig& config) {
@@ -233,8 +285,9 @@ TrainConfig config_from_json(const nlohmann::ordered_json& json) {
 
 TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
                            const std::vector<std::string>& given) {
-  static const std::set<std::string_view> may_change{"epochs",       "device",          "threads", "data",
-                                                     "memory-limit", "workspace-limit", "conv"};
+  static const std::set<std::string_view> may_change{"epochs",        "device",          "threads", "data",
+                                                     "memory-limit",  "workspace-limit", "conv",    "algo",
+                                                     "measure-limit", "no-cudnn"};
   nlohmann::ordered_json settings = to_json(started);
   const nlohmann::ordered_json asked = to_json(wanted);
   std::vector<std::string> differences;

@@ -59,7 +59,11 @@ struct TrainConfig {
 
   std::string device = "auto";
   Precision precision = Precision::fp32;
+  std::optional<bool> tf32_conv, tf32_matmul;  ///< unset: where precision is tf32
   ConvPolicy conv = ConvPolicy::heuristic;
+  std::vector<std::string> algo;  ///< rules for parse_conv_rule(), a later one before an earlier one
+  std::int64_t measure_limit = 10;
+  bool no_cudnn = false, no_reduced_precision = false;  ///< see ConvSettings
   bool deterministic = false;
   bool graph = true;  ///< record and replay steps where the device can; changes no number and is not saved
   std::optional<std::uint64_t> memory_limit, workspace_limit;  ///< bytes
@@ -70,13 +74,20 @@ struct TrainConfig {
 /// Largest height and width of images.
 inline constexpr std::int64_t kMostSize = 16384;
 
-/// Sets precision, path, determinism and workspace of convolutions for this process.
-void apply_conv_settings(const TrainConfig& config);
+/// Most that memory_limit and workspace_limit may be: 1 PiB, more than any device has.
+inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;
+
+/// Settings of convolutions and matrix products for this process.
+void apply_compute_settings(const TrainConfig& config);
+/// config.algo; throws UsageError naming --algo.
+std::vector<ConvRule> conv_rules(const TrainConfig& config);
+/// "convolutions: measure, fwd=gemm, deterministic": what differs from the default; empty where nothing does.
+std::string describe_convolutions(const TrainConfig& config);
 
 /// Checks every value that can be checked without the data. Throws UsageError naming the flag.
 void validate(const TrainConfig& config);
-/// Fills in epochs, lr and weight_decay, and checks what depends on the number of training images. Throws UsageError if
-/// the batch is larger than the set or the warm-up as long as the run.
+/// Fills in epochs, lr, weight_decay, tf32_conv and tf32_matmul, and checks what depends on the number of training
+/// images. Throws UsageError if the batch is larger than the set or the warm-up as long as the run.
 void resolve_for(TrainConfig& config, std::int64_t train_images);
 
 /// Keys are the flags' names without dashes. Unset values are left out.
@@ -84,9 +95,9 @@ nlohmann::ordered_json to_json(const TrainConfig& config);
 /// Missing keys keep their defaults. Throws CheckpointError if a value is of the wrong kind.
 TrainConfig config_from_json(const nlohmann::ordered_json& json);
 /// The settings of a run that goes on: those it was started with, changed by what `wanted` says for the keys in
-/// `given`. Only epochs, device, threads, memory-limit, workspace-limit, conv and data may change; steps are always
-/// taken from `wanted`. Throws CheckpointError if the model differs, UsageError if anything else does, listing each
-/// difference.
+/// `given`. Only epochs, device, threads, memory-limit, data and how convolutions are chosen may change; steps are
+/// always taken from `wanted`. Throws CheckpointError if the model differs, UsageError if anything else does, listing
+/// each difference.
 TrainConfig resumed_config(const TrainConfig& started, const TrainConfig& wanted,
                            const std::vector<std::string>& given);
 

@@ -44,6 +44,7 @@ void ConsoleSink::started(const StartEvent& e) {
       "{} epoch{} of {} steps, batch {}{}, {}, lr {} {}, seed {}, to {}", epochs_, epochs_ == 1 ? "" : "s",
       e.steps_per_epoch, e.config.batch, e.config.accumulate > 1 ? fmt::format(" x {}", e.config.accumulate) : "",
       name_of(e.config.optimizer), e.config.lr.value_or(0), name_of(e.config.schedule), e.config.seed, e.out));
+  if (const std::string text = describe_convolutions(e.config); !text.empty()) line(text);
   if (e.resumed_at_step > 0) line(fmt::format("resumed after step {}", e.resumed_at_step));
 }
 

@@ -58,7 +58,7 @@ Device limited_device(const TrainConfig& config) {
   set_num_threads(config.threads);  // the loader's workers come of it
   const Device device = Device::parse(config.device);
   check_precision(config.precision, device);
-  apply_conv_settings(config);
+  apply_compute_settings(config);
   memory::allocator(device).set_limit(config.memory_limit);
   return device;
 }
@@ -95,6 +95,7 @@ Trainer::Trainer(TrainConfig config, ModelSpec spec, const data::ImageSet& train
   manual_seed(config_.seed);
   module_ = make_module(spec_);
   module_->to(device_);
+  nn::apply_conv_rules(*module_, conv_rules(config_));
   optimizer_ = make_optimizer(config_, *module_);
   stepper_ = std::make_unique<Stepper>(*module_, *optimizer_,
                                        StepOptions{.label_smoothing = config_.label_smoothing,
