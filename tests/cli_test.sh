@@ -91,7 +91,7 @@ done
 # A flag that the state forgot would fall back to its default on resume.
 flags_without_setting() {
   local flag
-  "$cuttle" train --help | grep -oE '^ +--[a-z-]+' | tr -d ' ' | while read -r flag; do
+  "$cuttle" train --help | grep -oE '^ +--[a-z0-9-]+' | tr -d ' ' | while read -r flag; do
     case $flag in --help | --out | --resume | --json | --deterministic | --recompute | --memory-limit | --workspace-limit | --no-graph) continue ;; esac
     grep -qF "\"${flag#--}\":" <(head -n 1 "$work/whole.jsonl" | sed 's/.*"config"://') || echo "$flag"
   done
