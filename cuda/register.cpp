@@ -1,5 +1,6 @@
 #include "cuda/register.hpp"
 
+#include "cuda/conv/records.hpp"
 #include "cuda/runtime/backend.hpp"
 #include "cuda/runtime/device.hpp"
 
@@ -14,6 +15,7 @@ std::string register_cuda(Backend& backend) {
   backend.capture = cuda::capture;
   backend.read_back = cuda::read_back;
   backend.upload = cuda::upload;
+  backend.conv_plans = cuda::conv_plans;
   backend.facts = cuda::facts;
   cuda::register_elementwise(backend.kernels);
   cuda::register_random(backend.kernels);

@@ -12,12 +12,6 @@ namespace cuttle::cuda {
 
 namespace {
 
-bool is_capturing(const Context& context) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CUTTLE_CUDA(cudaStreamIsCapturing(context.stream(), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 /// The first plan of a heuristic mode that fits the key and builds.
 ConvRunnerPtr first_plan(Context& context, const GraphVariant& variant, cudnnBackendHeurMode_t mode, Tried& tried) {
   const ConvKey& key = variant.key;
@@ -62,24 +56,28 @@ ConvRunnerPtr unless_failed(ConvRunnerPtr runner, const Tried& tried) {
   return runner && !tried.failed.contains(runner->label()) ? std::move(runner) : nullptr;
 }
 
-ConvRunnerPtr choose_by_policy(Context& context, const ConvKey& key, const ConvOperands& operands, Tried& tried) {
+ConvRunnerPtr by_heuristic(Context& context, const ConvKey& key, Tried& tried) {
   const auto policy = static_cast<ConvPolicy>(key.policy);
   const bool cudnn = key.cudnn != 0;
   if (policy == ConvPolicy::legacy && cudnn) return legacy_runner(context, key, tried);
   if (policy == ConvPolicy::gemm) return unless_failed(gemm_runner(key, tried.attempts), tried);
-  if (policy == ConvPolicy::measure) {
-    if (is_capturing(context)) {
-      throw DeviceError(describe(key) + " has not been measured, and a step that is being captured cannot measure it",
-                        "run the step twice before capturing it");
-    }
-    if (auto runner = fastest_runner(context, key, operands, tried)) return runner;
-  }
   if (auto runner = unless_failed(own_runner(context, key), tried)) return runner;
   if (cudnn) {
     if (auto runner = first_graph(context, key, tried)) return runner;
     if (auto runner = legacy_runner(context, key, tried)) return runner;
   }
   return unless_failed(gemm_runner(key, tried.attempts), tried);
+}
+
+Chosen choose_by_policy(Context& context, const ConvKey& key, const ConvOperands& operands, const Measuring& measuring,
+                        Tried& tried) {
+  const bool measures = static_cast<ConvPolicy>(key.policy) == ConvPolicy::measure;
+  if (measures && measuring.now) {
+    if (Chosen fastest = fastest_runner(context, key, operands, measuring.incumbent, tried); fastest.runner) {
+      return fastest;
+    }
+  }
+  return {by_heuristic(context, key, tried), 0, measures && !measuring.now};
 }
 
 /// "engine:65,k2=5,k13=1": the number, then knobs and values. The name has been checked.
@@ -149,13 +147,14 @@ ConvRunnerPtr named_runner(Context& context, const ConvKey& key, const std::stri
   return is_engine ? named_engine(context, key, name, tried) : legacy_runner_of(context, key, name, tried);
 }
 
-ConvRunnerPtr choose(Context& context, const ConvKey& key, const ConvOperands& operands, Tried& tried) {
+Chosen choose(Context& context, const ConvKey& key, const ConvOperands& operands, const Measuring& measuring,
+              Tried& tried) {
   for (const std::string& name : key.names()) {
-    ConvRunnerPtr runner =
-        name == "auto" ? choose_by_policy(context, key, operands, tried) : named_runner(context, key, name, tried);
-    if (runner) return runner;
+    Chosen chosen = name == "auto" ? choose_by_policy(context, key, operands, measuring, tried)
+                                   : Chosen{named_runner(context, key, name, tried)};
+    if (chosen.runner) return chosen;
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace cuttle::cuda

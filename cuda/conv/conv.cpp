@@ -25,8 +25,8 @@ template <class Work> void for_batches(const Tensor& x, const Tensor& y, Work wo
 }
 
 void run(Pass pass, const ConvOperands& operands, const Conv2dOptions& options, bool accumulate, bool relu = false) {
-  const std::string used =
-      run_convolution(conv_key(conv_settings(), pass, operands, options, accumulate, relu), operands);
+  const ConvKey key = conv_key(conv_settings(), pass, operands, options, accumulate, relu);
+  const std::string used = run_convolution(key, operands, options.choice.get());
   if (options.choice) options.choice->set_used(pass, used);
 }
 

@@ -110,6 +110,7 @@ class DepthwiseRunner final : public ConvRunner {
     add_bias_relu({o.a, o.b, o.out, {}}, relu_);  // the bias is in the kernels
   }
   std::size_t workspace_bytes() const override { return 0; }
+  std::string api() const override { return "own"; }
   std::string name() const override { return "depthwise"; }
 
  private:

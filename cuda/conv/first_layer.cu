@@ -69,6 +69,7 @@ class FirstLayerRunner final : public ConvRunner {
   std::size_t workspace_bytes() const override {
     return std::size_t{blocks_.x} * static_cast<std::size_t>(z_.k) * static_cast<std::size_t>(z_.taps) * sizeof(float);
   }
+  std::string api() const override { return "own"; }
   std::string name() const override { return "first_layer"; }
 
  private:

@@ -112,6 +112,7 @@ class GemmRunner final : public ConvRunner {
   std::size_t workspace_bytes() const override {
     return z_.is_pixel() ? 0 : static_cast<std::size_t>(rows_ * z_.patch() * element_);
   }
+  std::string api() const override { return "gemm"; }
   std::string name() const override { return "gemm"; }
 
  private:

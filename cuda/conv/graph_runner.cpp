@@ -37,6 +37,7 @@ class GraphRunner final : public ConvRunner {
   GraphRunner(const GraphVariant& variant, graph::Plan plan)
       : label_(variant.label_of(plan.config())),
         plan_(std::move(plan)),
+        fused_(variant.fused),
         is_bias_fused_(variant.fuses_bias()),
         clamps_after_(variant.key.relu && !variant.fuses_relu()),
         adds_after_(variant.key.accumulate && !variant.fuses_accumulation()) {}
@@ -57,12 +58,15 @@ class GraphRunner final : public ConvRunner {
   }
 
   std::size_t workspace_bytes() const override { return plan_.workspace_bytes(); }
+  std::string api() const override { return "graph"; }
   std::string name() const override { return plan_.config().name(); }
   std::string label() const override { return label_; }
+  int fused() const override { return fused_; }
 
  private:
   std::string label_;
   graph::Plan plan_;
+  int fused_;
   bool is_bias_fused_, clamps_after_, adds_after_;
 };
 

@@ -78,6 +78,7 @@ ConvKey conv_key(const ConvSettings& settings, Pass pass, const ConvOperands& op
   key.alignment = std::min({alignment_of(operands.a), alignment_of(operands.b), alignment_of(operands.out)});
   if (operands.bias.defined()) key.alignment = std::min(key.alignment, alignment_of(operands.bias));
   key.policy = static_cast<std::int64_t>(settings.policy);
+  if (settings.policy == ConvPolicy::measure) key.measure_limit = settings.measure_limit;
   key.cudnn = settings.cudnn;
   key.tf32 = settings.tf32;
   key.deterministic = settings.deterministic;

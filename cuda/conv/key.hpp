@@ -25,6 +25,7 @@ struct ConvKey {
   std::int64_t alignment;   ///< bytes that every pointer is a multiple of, at most 16
   // ConvSettings
   std::int64_t policy;
+  std::int64_t measure_limit;  ///< candidates that the policy `measure` times; 0 with any other
   std::int64_t cudnn;
   std::int64_t tf32;
   std::int64_t deterministic;

@@ -155,6 +155,7 @@ class LegacyRunner final : public ConvRunner {
   }
 
   std::size_t workspace_bytes() const override { return workspace_; }
+  std::string api() const override { return "legacy"; }
   std::string name() const override { return name_of_algorithm(pass_, id_); }
   std::string label() const override { return "legacy " + name(); }
 

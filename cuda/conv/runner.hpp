@@ -17,10 +17,12 @@ class ConvRunner {
   /// Queues the work. Throws OutOfMemoryError where the workspace cannot be had, CudnnError where cuDNN refuses.
   virtual void run(Context& context, const ConvOperands& operands) const = 0;
   virtual std::size_t workspace_bytes() const = 0;
-  virtual std::string name() const = 0;  ///< as ConvAlgorithms takes it: "engine:65,k2=5", "FFT_TILING", "gemm"
+  virtual std::string api() const = 0;     ///< graph, legacy, gemm or own
+  virtual std::string name() const = 0;    ///< as ConvAlgorithms takes it: "engine:65,k2=5", "FFT_TILING", "gemm"
+  virtual int fused() const { return 0; }  ///< graph: so many of the steps that follow are in the kernel
   virtual std::string label() const { return name(); }  ///< and which API: "fused graph engine:65", "legacy GEMM"
 };
-using ConvRunnerPtr = std::unique_ptr<ConvRunner>;
+using ConvRunnerPtr = std::shared_ptr<const ConvRunner>;
 
 /// What was tried and why it was not taken.
 class Attempts {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "cuda/check.hpp"
@@ -16,7 +17,7 @@ namespace {
 // A plan takes 0.02 s to build, some take 0.3 s, and neither more threads nor more candidates have been worth it: the
 // best is nearly always among the first few.
 constexpr std::int64_t kAsked = 16;  ///< of mode A
-constexpr int kProposals = 5, kLessFusedProposals = 2;
+constexpr int kLessFusedProposals = 2;
 constexpr int kLeast = 3;                            ///< timed before the search may end without one close to the floor
 constexpr float kGain = 0.95f;                       ///< times the best so far: what is worth looking further
 constexpr std::chrono::milliseconds kPatience{150};  ///< after which no further plan is built
@@ -106,8 +107,8 @@ std::vector<Candidate> candidates_of(Context& context, const ConvKey& key, Attem
   for (int fused = steps; fused >= 0; --fused) {
     const GraphVariant variant{key, fused};
     std::vector<Candidate> last;
-    int taken = 0;
-    const int most = fused == steps ? kProposals : kLessFusedProposals;
+    std::int64_t taken = 0;
+    const std::int64_t most = fused == steps ? key.measure_limit : kLessFusedProposals;
     try {
       const graph::OperationGraph graph = variant.build(context.cudnn());
       for (graph::Descriptor& proposal : graph::propose(graph, CUDNN_HEUR_MODE_A, kAsked)) {
@@ -148,7 +149,7 @@ class Search {
   }
 
   void consider(ConvRunnerPtr runner, SearchTrial trial = {}) {
-    if (!runner || tried_.failed.contains(runner->label())) return;
+    if (!runner || tried_.failed.contains(runner->label()) || !seen_.insert(runner->label()).second) return;
     trial.name = runner->label();
     trial.workspace_bytes = runner->workspace_bytes();
     try {
@@ -164,6 +165,7 @@ class Search {
   }
   void consider(Candidate& candidate) {
     const GraphVariant variant{key_, candidate.fused};
+    if (seen_.contains(variant.label_of(candidate.config))) return;
     SearchTrial trial{.name = variant.label_of(candidate.config),
                       .is_compiled_at_runtime = candidate.config.is_compiled_at_runtime()};
     Lap lap;
@@ -180,12 +182,13 @@ class Search {
     record_.trials.push_back(std::move(trial));
   }
   bool is_done() const {
+    if (timed_ >= key_.measure_limit && !search_watch().to_the_end) return true;
     if (!best_ || search_watch().to_the_end) return false;
     const bool is_late = Clock::now() - begin_ > kPatience;
     const bool pays = (best_ms_ - floor_ms_) * kStepsToPay > trial_ms();
     return best_ms_ <= kCloseEnough * floor_ms_ + kLaunch_ms || !pays || is_late || (timed_ >= kLeast && !is_gaining_);
   }
-  ConvRunnerPtr take() { return std::move(best_); }
+  Chosen take() { return {std::move(best_), 1e3 * best_ms_}; }
 
  private:
   /// What another plan will cost: as much as those before it.
@@ -207,9 +210,10 @@ class Search {
   SearchRecord& record_;
   const float floor_ms_;
   const Clock::time_point begin_ = Clock::now();
+  std::set<std::string> seen_;
   ConvRunnerPtr best_;
   float best_ms_ = 0;
-  int timed_ = 0;
+  std::int64_t timed_ = 0;
   bool is_gaining_ = true;
 };
 
@@ -220,7 +224,8 @@ SearchWatch& search_watch() {
   return watch;
 }
 
-ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands, Tried& tried) {
+Chosen fastest_runner(Context& context, const ConvKey& key, const ConvOperands& operands,
+                      const ConvRunnerPtr& incumbent, Tried& tried) {
   SearchRecord record;
   Lap whole, lap;
   ConvOperands scratch = operands;
@@ -228,11 +233,12 @@ ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOpe
     scratch.out = Tensor::empty(operands.out.shape(), operands.out.options());
   } catch (const Error& error) {
     tried.attempts.add("measuring", error.cause());
-    return nullptr;
+    return {};
   }
   record.scratch_ms = lap.ms();
   Search search(context, key, scratch, tried, record);
-  search.consider(own_runner(context, key));
+  search.consider(incumbent);
+  if (!search.is_done()) search.consider(own_runner(context, key));
   if (key.cudnn && !search.is_done()) {
     lap.ms();
     std::vector<Candidate> candidates = candidates_of(context, key, tried.attempts);
@@ -242,11 +248,11 @@ ConvRunnerPtr fastest_runner(Context& context, const ConvKey& key, const ConvOpe
       search.consider(candidate);
     }
   }
-  ConvRunnerPtr best = search.take();
+  Chosen best = search.take();
   if (search_watch().seen) {
     record.key = describe(key);
     record.total_ms = whole.ms();
-    record.chosen = best ? best->label() : "";
+    record.chosen = best.runner ? best.runner->label() : "";
     search_watch().seen(record);
   }
   return best;

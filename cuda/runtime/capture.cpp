@@ -15,7 +15,8 @@ using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 class CapturedGraph final : public CapturedWork {
  public:
-  CapturedGraph(Context& context, GraphExecHandle graph) : context_(&context), graph_(std::move(graph)) {}
+  CapturedGraph(Context& context, std::vector<std::shared_ptr<const void>> used, GraphExecHandle graph)
+      : context_(&context), used_(std::move(used)), graph_(std::move(graph)) {}
   /// A replay in flight still reads the graph and its memory.
   ~CapturedGraph() override {
     if (cudaStreamSynchronize(context_->stream()) != cudaSuccess) cudaGetLastError();
@@ -27,6 +28,7 @@ class CapturedGraph final : public CapturedWork {
 
  private:
   Context* context_;
+  std::vector<std::shared_ptr<const void>> used_;  ///< a plan takes its kernels along when it goes
   GraphExecHandle graph_;
 };
 
@@ -62,7 +64,7 @@ class Recording {
     CUTTLE_CUDA(cudaGraphInstantiate(&exec, graph_.get(), 0));
     GraphExecHandle owned(exec);
     CUTTLE_CUDA(cudaGraphUpload(exec, context_.stream()));  // the first replay need not
-    return std::make_unique<CapturedGraph>(context_, std::move(owned));
+    return std::make_unique<CapturedGraph>(context_, std::move(used_), std::move(owned));
   }
 
  private:
@@ -72,12 +74,13 @@ class Recording {
     const cudaError_t status = cudaStreamEndCapture(context_.stream(), &graph);
     graph_.reset(graph);
     if (status != cudaSuccess) cudaGetLastError();
-    context_.end_recording();
+    used_ = context_.end_recording();
     return status;
   }
 
   Context& context_;
   bool ended_ = false;
+  std::vector<std::shared_ptr<const void>> used_;
   GraphHandle graph_;
 };
 

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "cuda/handle.hpp"
 #include "cuda/runtime/upload.hpp"
@@ -34,9 +37,17 @@ class Context {
   /// While a step is recorded nothing is run, so what waits for the device or copies from host memory is refused.
   bool recording() const { return recording_; }
   void refuse_recording(const char* what) const;  ///< DeviceError while a step is recorded
-  /// Called by Recording alone.
+  /// While a step is recorded: what its kernels need at every replay, beside memory.
+  void keep(std::shared_ptr<const void> used) {
+    if (recording()) kept_.push_back(std::move(used));
+  }
+  // Called by Recording alone.
   void begin_recording() noexcept { recording_ = true; }
-  void end_recording() noexcept { recording_ = false; }
+  /// Gives what was kept.
+  std::vector<std::shared_ptr<const void>> end_recording() noexcept {
+    recording_ = false;
+    return std::exchange(kept_, {});
+  }
 
  private:
   int index_;
@@ -49,6 +60,7 @@ class Context {
   CublasHandle cublas_;
   Tensor cublas_workspace_;
   std::atomic<bool> recording_ = false;
+  std::vector<std::shared_ptr<const void>> kept_;
 };
 
 /// The context of a device, which becomes the current one of this thread. Throws DeviceError naming the device.
